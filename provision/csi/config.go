@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// DefaultTimeout is how long one call may take if Config.Timeout is zero. A longer one is not lost: it is repeated.
+// DefaultTimeout is the default of Config.Timeout. A call that takes longer is repeated.
 const DefaultTimeout = time.Minute
 
 // Deps are what the provisioner works with.
@@ -25,26 +25,26 @@ type Deps struct {
 	// Client reads Secrets, CSINodes, Nodes, the claims and volumes that are cloned, VolumeAttributesClasses and
 	// VolumeAttachments. It writes nothing. Required.
 	Client kubernetes.Interface
-	// Dynamic reads VolumeSnapshots and their contents. Nil: claims that are to be made of snapshots are refused.
+	// Dynamic reads VolumeSnapshots and their contents. Nil: claims with a snapshot as source are rejected.
 	Dynamic dynamic.Interface
 	// Logger; nil discards. No request and no secret is ever logged.
 	Logger *slog.Logger
 }
 
-// Config says which driver it is.
+// Config is how a Provisioner works.
 type Config struct {
-	// Name is the driver's name, which StorageClasses name as their provisioner. It is compared with what the
-	// driver says of itself. Required.
+	// Name is the driver's name, which is the provisioner of its StorageClasses. It must be the name that the driver reports.
+	// Required.
 	Name string
-	// Socket is the driver's unix socket, as an absolute path, unix:/path or unix:///path. It need not be there yet.
+	// Socket is the driver's unix socket, as an absolute path, unix:/path or unix:///path. It need not exist yet.
 	// Required.
 	Socket string
 	// Timeout is how long one call to the driver may take, the wait for a connection included; zero means
 	// DefaultTimeout.
 	Timeout time.Duration
-	// ExtraCreateMetadata has the claim's name and namespace and the volume's name passed among the parameters.
+	// ExtraCreateMetadata adds the claim's name and namespace and the volume's name to the parameters of CreateVolume.
 	ExtraCreateMetadata bool
-	// DefaultFSType is passed for filesystem volumes whose class names none; "" leaves it to the driver.
+	// DefaultFSType is the file system type of volumes whose class names none; "" leaves it to the driver.
 	DefaultFSType string
 }
 
@@ -55,29 +55,29 @@ func (c *Config) complete() error {
 	}
 	switch {
 	case c.Name == "":
-		return errors.New("config field Name is empty")
+		return errors.New("csi: Config.Name is required")
 	case !filepath.IsAbs(c.Socket):
-		return fmt.Errorf("config field Socket: %q is not the absolute path of a unix socket", c.Socket)
+		return fmt.Errorf("csi: Config.Socket %q is not the absolute path of a unix socket", c.Socket)
 	case c.Timeout < 0:
-		return fmt.Errorf("config field Timeout: %v is negative", c.Timeout)
+		return fmt.Errorf("csi: Config.Timeout %v is negative", c.Timeout)
 	}
 	c.Socket = filepath.Clean(c.Socket) // as the events on it name it
 	return nil
 }
 
-// Provisioner makes and removes volumes through one driver. It is safe for concurrent use.
+// Provisioner provisions and deletes volumes with one driver. It is safe for concurrent use.
 type Provisioner struct {
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
 	config  Config
 	logger  *slog.Logger
 	driver  *driver
-	// attached is what is heard of the driver's VolumeAttachments, attachmentLister asks for them.
+	// attached holds the driver's VolumeAttachments while they are watched; attachmentLister lists them.
 	attached         *attachments
 	attachmentLister *attachmentLister
-	// open has, by volume, what was asked of the driver and not answered for good. It is asked again in the same
-	// words: others might make the driver say that there is something else of that name.
-	mu      sync.Mutex
+	mu               sync.Mutex // guards pending
+	// pending has, by volume, the requests without a final result. They are repeated unchanged: another request might make
+	// the driver return AlreadyExists.
 	pending map[string]*plan
 }
 
@@ -89,14 +89,13 @@ var (
 	_ provision.BlockProvisioner   = (*Provisioner)(nil)
 )
 
-// New makes a Provisioner. It connects to nothing before Start or the first call.
+// New returns a Provisioner. It connects to nothing before Start or the first call.
 func New(deps Deps, config Config) (*Provisioner, error) {
-	err := config.complete()
-	if err == nil && deps.Client == nil {
-		err = errors.New("dependency Client is missing")
+	if deps.Client == nil {
+		return nil, errors.New("csi: Deps.Client is required")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("make csi provisioner: %w", err)
+	if err := config.complete(); err != nil {
+		return nil, err
 	}
 	logger := deps.Logger
 	if logger == nil {
@@ -110,15 +109,15 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 	}, nil
 }
 
-// Start keeps the connection to the driver until ctx ends, and closes it then; calls fail after that. It returns an
-// error if the socket's driver has another name than Config.Name. Calls before Start work as well.
+// Start keeps the connection to the driver until ctx ends, and then closes it; calls fail after that. It returns an error if
+// the driver on the socket has another name than Config.Name. Calls may be made before Start.
 func (p *Provisioner) Start(ctx context.Context) error { return p.driver.start(ctx) }
 
-// SupportsBlock implements provision.BlockProvisioner. Whether the driver can is found out by asking it for one.
+// SupportsBlock implements provision.BlockProvisioner. A driver that does not support block volumes rejects the call.
 func (p *Provisioner) SupportsBlock() bool { return true }
 
-// Provision implements provision.Provisioner, for callers without a context of their own: it takes that of Start, and
-// fails before it. The controller calls ProvisionContext instead.
+// Provision implements provision.Provisioner for callers without a context. It uses the context of Start, and fails before
+// Start. The controller calls ProvisionContext instead.
 func (p *Provisioner) Provision(options provision.VolumeOptions) (*corev1.PersistentVolume, error) {
 	ctx, err := p.driver.context()
 	if err != nil {

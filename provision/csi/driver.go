@@ -20,20 +20,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errWrongDriver says that somebody else serves on the socket.
-var errWrongDriver = errors.New("the socket belongs to another driver")
+// errWrongDriver is the error for a driver with another name.
+var errWrongDriver = errors.New("another driver serves on the socket")
 
-// maxReconnectDelay is the longest pause between two tries to connect, for when the socket's directory cannot be watched.
+// maxReconnectDelay is the longest pause between two tries to connect if the socket's directory cannot be watched.
 const maxReconnectDelay = 5 * time.Second
 
-// capabilities are what a driver says that it can do.
+// capabilities are those that a driver reports.
 type capabilities struct {
 	version  string
 	topology bool
 	rpc      map[csiapi.ControllerServiceCapability_RPC_Type]bool
 }
 
-// driver is the connection to a driver, made with the first call.
+// driver is the connection to a driver. The first call opens it.
 type driver struct {
 	config Config
 	logger *slog.Logger
@@ -41,11 +41,11 @@ type driver struct {
 	mu     sync.Mutex
 	closed bool
 	conn   *grpc.ClientConn
-	// capabilities is what the driver at the other end can do, nil if it has not been asked since it was connected.
+	// capabilities are the driver's, nil before the first probe of this connection.
 	capabilities *capabilities
 	// connections counts the connections that have ended.
 	connections int
-	// startCtx is the context of start, nil before it, for calls that come without one.
+	// startCtx is the context of start, for calls without one; nil before start.
 	startCtx context.Context
 }
 
@@ -57,7 +57,7 @@ func (d *driver) context() (context.Context, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.startCtx == nil {
-		return nil, fmt.Errorf("the provisioner of driver %q has not been started", d.config.Name)
+		return nil, fmt.Errorf("the provisioner of driver %q is not started", d.config.Name)
 	}
 	return d.startCtx, nil
 }
@@ -71,14 +71,14 @@ func (d *driver) connect() (*grpc.ClientConn, error) {
 	if d.conn != nil {
 		return d.conn, nil
 	}
-	slow := backoff.DefaultConfig
-	slow.BaseDelay, slow.MaxDelay = 100*time.Millisecond, maxReconnectDelay
+	delays := backoff.DefaultConfig
+	delays.BaseDelay, delays.MaxDelay = 100*time.Millisecond, maxReconnectDelay
 	conn, err := grpc.NewClient("unix://"+d.config.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // some drivers' HTTP/2 refuses the path of a socket
 		grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: slow, MinConnectTimeout: maxReconnectDelay}),
-		// An answer that is too large must not look as if the driver had refused.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: delays, MinConnectTimeout: maxReconnectDelay}),
+		// A response that is too large must not look like an error of the driver.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 		grpc.WithStatsHandler(connObserver{d}),
 	)
@@ -100,7 +100,7 @@ func (d *driver) close() error {
 	return conn.Close()
 }
 
-// start keeps the connection and has it made as soon as the driver's socket appears.
+// start keeps the connection, and reconnects as soon as the driver's socket is created.
 func (d *driver) start(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.close()) }()
 	d.mu.Lock()
@@ -112,28 +112,28 @@ func (d *driver) start(ctx context.Context) (err error) {
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch for socket of driver %q: %w", d.config.Name, err)
+		return fmt.Errorf("watch socket of driver %q: %w", d.config.Name, err)
 	}
 	defer watcher.Close()
 	if err := watcher.Add(filepath.Dir(d.config.Socket)); err != nil {
-		d.logger.Warn("cannot watch for the driver's socket, will try to connect now and then", "error", err)
+		d.logger.Warn("cannot watch the directory of the driver's socket; trying to connect periodically", "error", err)
 	}
 	conn.Connect()
-	greeted := make(chan error, 1)
-	greeting, done := context.WithCancel(ctx)
-	go func() { greeted <- d.handshake(greeting) }()
+	handshook := make(chan error, 1)
+	handshakeCtx, done := context.WithCancel(ctx)
+	go func() { handshook <- d.handshake(handshakeCtx) }()
 	defer func() {
 		done()
-		if greeted != nil {
-			<-greeted
+		if handshook != nil {
+			<-handshook
 		}
 	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-greeted:
-			greeted = nil
+		case err := <-handshook:
+			handshook = nil
 			if errors.Is(err, errWrongDriver) {
 				return err
 			}
@@ -142,26 +142,26 @@ func (d *driver) start(ctx context.Context) (err error) {
 				conn.ResetConnectBackoff()
 			}
 		case err := <-watcher.Errors:
-			d.logger.Warn("watching for the driver's socket", "error", err)
+			d.logger.Warn("failed to watch the driver's socket", "error", err)
 		}
 	}
 }
 
-// handshake waits for the driver and logs who it is.
+// handshake waits for the driver and logs its version.
 func (d *driver) handshake(ctx context.Context) error {
-	able, _, err := d.controller(ctx)
+	capabilities, _, err := d.controller(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.logger.Warn("cannot ask the driver what it can do; each call will ask again", "error", err)
+			d.logger.Warn("failed to read the driver's capabilities; each call tries again", "error", err)
 		}
 		return err
 	}
-	d.logger.Info("driver is there", "version", able.version, "topology", able.topology)
+	d.logger.Info("connected to driver", "version", capabilities.version, "topology", capabilities.topology)
 	return nil
 }
 
-// controller returns what the driver can do, and a client for it. It waits for the connection. Nothing has been asked of the
-// driver that changes anything when it fails.
+// controller returns the driver's capabilities and a client of its controller service. It waits for the connection. If it
+// fails, nothing was sent that changes anything.
 func (d *driver) controller(ctx context.Context) (*capabilities, csiapi.ControllerClient, error) {
 	conn, err := d.connect()
 	if err != nil {
@@ -169,21 +169,21 @@ func (d *driver) controller(ctx context.Context) (*capabilities, csiapi.Controll
 	}
 	client := csiapi.NewControllerClient(conn)
 	d.mu.Lock()
-	able, before := d.capabilities, d.connections
+	capabilities, before := d.capabilities, d.connections
 	d.mu.Unlock()
-	if able != nil {
-		return able, client, nil
+	if capabilities != nil {
+		return capabilities, client, nil
 	}
-	able, err = d.probe(ctx, conn)
+	capabilities, err = d.probe(ctx, conn)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask driver %q on %q what it can do: %w", d.config.Name, d.config.Socket, err)
+		return nil, nil, fmt.Errorf("read capabilities of driver %q on %q: %w", d.config.Name, d.config.Socket, err)
 	}
 	d.mu.Lock()
 	if d.connections == before {
-		d.capabilities = able
+		d.capabilities = capabilities
 	}
 	d.mu.Unlock()
-	return able, client, nil
+	return capabilities, client, nil
 }
 
 func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilities, error) {
@@ -201,24 +201,24 @@ func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilitie
 		return nil, err
 	}
 	if ready.GetReady() != nil && !ready.GetReady().GetValue() {
-		return nil, status.Error(codes.FailedPrecondition, "the driver says that it is not ready yet")
+		return nil, status.Error(codes.FailedPrecondition, "the driver reports that it is not ready")
 	}
 	plugin, err := identity.GetPluginCapabilities(ctx, &csiapi.GetPluginCapabilitiesRequest{}, wait)
 	if err != nil {
 		return nil, err
 	}
-	able := &capabilities{version: info.GetVendorVersion(), rpc: map[csiapi.ControllerServiceCapability_RPC_Type]bool{}}
+	capabilities := &capabilities{version: info.GetVendorVersion(), rpc: map[csiapi.ControllerServiceCapability_RPC_Type]bool{}}
 	controller := false
 	for _, c := range plugin.GetCapabilities() {
 		switch c.GetService().GetType() {
 		case csiapi.PluginCapability_Service_CONTROLLER_SERVICE:
 			controller = true
 		case csiapi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:
-			able.topology = true
+			capabilities.topology = true
 		}
 	}
 	if !controller {
-		return able, nil
+		return capabilities, nil
 	}
 	rpcs, err := csiapi.NewControllerClient(conn).ControllerGetCapabilities(
 		ctx, &csiapi.ControllerGetCapabilitiesRequest{}, wait)
@@ -226,12 +226,12 @@ func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilitie
 		return nil, err
 	}
 	for _, c := range rpcs.GetCapabilities() {
-		able.rpc[c.GetRpc().GetType()] = true
+		capabilities.rpc[c.GetRpc().GetType()] = true
 	}
-	return able, nil
+	return capabilities, nil
 }
 
-// connObserver has the driver asked anew after each connection: the next may be to a newer version.
+// connObserver drops the capabilities when a connection ends: the next one may be to a newer version.
 type connObserver struct{ driver *driver }
 
 var _ stats.Handler = connObserver{}

@@ -96,8 +96,8 @@ func TestDriversThatCannot(t *testing.T) {
 		change func(*fakeDriver)
 		text   string
 	}{
-		"not ready":    {func(f *fakeDriver) { f.unready = true }, "not ready"},
-		"make volumes": {func(f *fakeDriver) { f.rpcs = nil }, "cannot make volumes"},
+		"not ready":      {func(f *fakeDriver) { f.unready = true }, "not ready"},
+		"create volumes": {func(f *fakeDriver) { f.rpcs = nil }, "does not support creating volumes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeDriver()
@@ -114,8 +114,8 @@ func TestPlainMethodsNeedStart(t *testing.T) {
 	p, err := csi.New(csi.Deps{Client: cluster()}, csi.Config{Name: driverName, Socket: socketPath(t)})
 	require.NoError(t, err)
 	_, err = p.Provision(options())
-	require.ErrorContains(t, err, "not been started")
-	require.ErrorContains(t, p.Delete(&corev1.PersistentVolume{}), "not been started")
+	require.ErrorContains(t, err, "is not started")
+	require.ErrorContains(t, p.Delete(&corev1.PersistentVolume{}), "is not started")
 }
 
 func TestImmediateClaimsGoWhereTheDriverIs(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 
 var _ resize.Driver = (*Provisioner)(nil)
 
-// Abilities implements resize.Driver: whether its controller service makes volumes larger, and if not, whether
-// its node service does, where that is served on the same socket.
+// Abilities implements resize.Driver. The node service counts only if the controller service does not expand volumes,
+// and if it is served on the same socket.
 func (p *Provisioner) Capabilities(ctx context.Context) (resize.Capabilities, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, _, err := p.driver.controller(ctx)
-	if err != nil || able.rpc[csiapi.ControllerServiceCapability_RPC_EXPAND_VOLUME] {
+	capabilities, _, err := p.driver.controller(ctx)
+	if err != nil || capabilities.rpc[csiapi.ControllerServiceCapability_RPC_EXPAND_VOLUME] {
 		return resize.Capabilities{Controller: err == nil}, err
 	}
 	conn, err := p.driver.connect()
@@ -36,14 +36,14 @@ func (p *Provisioner) Capabilities(ctx context.Context) (resize.Capabilities, er
 func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (resize.ExpandResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.controller(ctx)
+	capabilities, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return resize.ExpandResult{}, err
 	}
 	source := pv.Spec.CSI
 	request := &csiapi.ControllerExpandVolumeRequest{
 		VolumeId: source.VolumeHandle, CapacityRange: &csiapi.CapacityRange{RequiredBytes: size},
-		VolumeCapability: volumeCapability(able, pv),
+		VolumeCapability: volumeCapability(capabilities, pv),
 	}
 	if request.Secrets, err = p.readSecret(ctx, source.ControllerExpandSecretRef); err != nil {
 		return resize.ExpandResult{}, err
@@ -55,13 +55,13 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 	return resize.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeExpansionRequired: resp.GetNodeExpansionRequired()}, nil
 }
 
-// volumeCapability words what a volume is, as it was made.
-func volumeCapability(able *capabilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
+// volumeCapability returns the capability with which a volume was created.
+func volumeCapability(capabilities *capabilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
 	mode := corev1.ReadWriteOnce
 	if len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]
 	}
-	single := able.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	single := capabilities.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	capability := &csiapi.VolumeCapability{
 		AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)}}
 	if modeOf(pv.Spec.VolumeMode) == corev1.PersistentVolumeBlock {
@@ -73,14 +73,14 @@ func volumeCapability(able *capabilities, pv *corev1.PersistentVolume) *csiapi.V
 	return capability
 }
 
-// nodeExpands asks whether a driver that serves its node service on the same socket makes volumes larger there.
+// nodeExpands returns whether the node service expands volumes; false if it is not served on this socket.
 func nodeExpands(ctx context.Context, client csiapi.NodeClient) (bool, error) {
 	resp, err := client.NodeGetCapabilities(ctx, &csiapi.NodeGetCapabilitiesRequest{})
 	if status.Code(err) == codes.Unimplemented {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask what its node service can do: %w", err)
+		return false, fmt.Errorf("get node capabilities: %w", err)
 	}
 	for _, c := range resp.GetCapabilities() {
 		if c.GetRpc().GetType() == csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME {

@@ -107,7 +107,7 @@ func TestExpandVolume(t *testing.T) {
 	_, err = p.ExpandVolume(t.Context(), grownVolume(func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.ControllerExpandSecretRef.Name = "gone"
 	}), 99)
-	require.ErrorContains(t, err, `read secret "vault/gone"`)
+	require.ErrorContains(t, err, `get secret "vault/gone"`)
 	_, sent := status.FromError(err)
 	require.False(t, sent, "nothing was asked of the driver")
 	require.Len(t, e.requests, 3)

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// reservedPrefix is the prefix of the parameters that are for us and not for the driver.
+	// reservedPrefix is that of the parameters that are not passed to the driver.
 	reservedPrefix = "csi.storage.k8s.io/"
 
 	paramFSType = reservedPrefix + "fstype"
-	// paramOldFSType is what paramFSType was called once.
+	// paramOldFSType is the deprecated name of paramFSType.
 	paramOldFSType = "fstype"
 
 	metaClaimName      = reservedPrefix + "pvc/name"
@@ -28,7 +28,7 @@ const (
 	metaVolumeName     = reservedPrefix + "pv/name"
 )
 
-// plan is all that one volume takes, found out before the driver is called.
+// plan is all that is known about a volume before the driver is called.
 type plan struct {
 	options provision.VolumeOptions
 	request *csiapi.CreateVolumeRequest
@@ -38,7 +38,7 @@ type plan struct {
 	size    int64
 }
 
-func (p *Provisioner) plan(ctx context.Context, able *capabilities, options provision.VolumeOptions) (*plan, error) {
+func (p *Provisioner) plan(ctx context.Context, capabilities *capabilities, options provision.VolumeOptions) (*plan, error) {
 	claim := options.PVC
 	fail := func(err error) (*plan, error) {
 		var ignored *provision.IgnoredError
@@ -47,8 +47,8 @@ func (p *Provisioner) plan(ctx context.Context, able *capabilities, options prov
 		}
 		return nil, fmt.Errorf("claim %q: %w", claim.Namespace+"/"+claim.Name, err)
 	}
-	if !able.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
-		return fail(fmt.Errorf("driver %q cannot make volumes", p.config.Name))
+	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
+		return fail(fmt.Errorf("driver %q does not support creating volumes", p.config.Name))
 	}
 	if claim.Spec.Selector != nil {
 		return fail(infeasible(errors.New("spec.selector: not supported for provisioned volumes")))
@@ -57,47 +57,47 @@ func (p *Provisioner) plan(ctx context.Context, able *capabilities, options prov
 	if err != nil {
 		return fail(infeasible(err))
 	}
-	made := &plan{options: options, fsType: fsType}
-	made.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	next := &plan{options: options, fsType: fsType}
+	next.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	switch {
-	case made.block:
-		made.fsType = "" // one class serves both modes
+	case next.block:
+		next.fsType = "" // a class may be used for both modes
 	case fsType == "":
-		made.fsType = p.config.DefaultFSType
+		next.fsType = p.config.DefaultFSType
 	}
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	made.size = size.Value()
+	next.size = size.Value()
 	if p.config.ExtraCreateMetadata {
 		parameters[metaClaimName], parameters[metaClaimNamespace] = claim.Name, claim.Namespace
 		parameters[metaVolumeName] = options.PVName
 	}
-	made.request = made.baseRequest(able, parameters)
-	if made.refs, err = resolveSecrets(options); err != nil {
+	next.request = next.baseRequest(capabilities, parameters)
+	if next.refs, err = resolveSecrets(options); err != nil {
 		return fail(infeasible(err))
 	}
-	if made.request.Secrets, err = p.readSecret(ctx, made.refs[secretProvision]); err != nil {
+	if next.request.Secrets, err = p.readSecret(ctx, next.refs[secretProvision]); err != nil {
 		return fail(err)
 	}
-	if made.request.VolumeContentSource, err = p.source(ctx, able, options); err != nil {
+	if next.request.VolumeContentSource, err = p.source(ctx, capabilities, options); err != nil {
 		return fail(err)
 	}
-	if made.request.MutableParameters, err = p.mutableParameters(ctx, able, claim); err != nil {
+	if next.request.MutableParameters, err = p.mutableParameters(ctx, capabilities, claim); err != nil {
 		return fail(err)
 	}
-	if able.topology {
-		if made.request.AccessibilityRequirements, err = p.requirements(ctx, options); err != nil {
+	if capabilities.topology {
+		if next.request.AccessibilityRequirements, err = p.requirements(ctx, options); err != nil {
 			return fail(err)
 		}
 	}
-	return made, nil
+	return next, nil
 }
 
-// baseRequest is the request without what must be read from elsewhere.
-func (m *plan) baseRequest(able *capabilities, parameters map[string]string) *csiapi.CreateVolumeRequest {
+// baseRequest returns the request without what is read from the API.
+func (m *plan) baseRequest(capabilities *capabilities, parameters map[string]string) *csiapi.CreateVolumeRequest {
 	request := &csiapi.CreateVolumeRequest{
 		Name: m.options.PVName, Parameters: parameters,
 		CapacityRange:      &csiapi.CapacityRange{RequiredBytes: m.size},
-		VolumeCapabilities: m.volumeCapabilities(able),
+		VolumeCapabilities: m.volumeCapabilities(capabilities),
 	}
 	if limit, ok := m.options.PVC.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		request.CapacityRange.LimitBytes = limit.Value()
@@ -105,7 +105,7 @@ func (m *plan) baseRequest(able *capabilities, parameters map[string]string) *cs
 	return request
 }
 
-// splitParameters keeps what is for us from the driver.
+// splitParameters separates the driver's parameters from the reserved ones.
 func splitParameters(all map[string]string) (forDriver map[string]string, fsType string, err error) {
 	forDriver = map[string]string{}
 	named := 0
@@ -116,20 +116,20 @@ func splitParameters(all map[string]string) (forDriver map[string]string, fsType
 			named++
 		case isSecretParameter(key):
 		case strings.HasPrefix(key, reservedPrefix):
-			return nil, "", fmt.Errorf("StorageClass parameter %q is not known, and %q is reserved", key, reservedPrefix)
+			return nil, "", fmt.Errorf("unknown StorageClass parameter %q; the prefix %q is reserved", key, reservedPrefix)
 		default:
 			forDriver[key] = value
 		}
 	}
 	if named > 1 {
-		return nil, "", fmt.Errorf("StorageClass parameters %q and %q are the same: give one", paramFSType, paramOldFSType)
+		return nil, "", fmt.Errorf("StorageClass parameters %q and %q are the same; set only one", paramFSType, paramOldFSType)
 	}
 	return forDriver, fsType, nil
 }
 
-func (m *plan) volumeCapabilities(able *capabilities) []*csiapi.VolumeCapability {
+func (m *plan) volumeCapabilities(capabilities *capabilities) []*csiapi.VolumeCapability {
 	var list []*csiapi.VolumeCapability
-	single := able.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	single := capabilities.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	for _, mode := range m.options.PVC.Spec.AccessModes {
 		capability := &csiapi.VolumeCapability{
 			AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)},
@@ -146,8 +146,8 @@ func (m *plan) volumeCapabilities(able *capabilities) []*csiapi.VolumeCapability
 	return list
 }
 
-// accessMode is CSI's name for a mode. Drivers that do not tell one writer from several on a node get for both what
-// there was before.
+// accessMode returns the access mode of CSI. A driver without the capability SINGLE_NODE_MULTI_WRITER does not distinguish one
+// writer on a node from several, and gets SINGLE_NODE_WRITER for both.
 func accessMode(mode corev1.PersistentVolumeAccessMode, single bool) csiapi.VolumeCapability_AccessMode_Mode {
 	switch {
 	case mode == corev1.ReadWriteOnce && single:
@@ -164,15 +164,15 @@ func accessMode(mode corev1.PersistentVolumeAccessMode, single bool) csiapi.Volu
 	return csiapi.VolumeCapability_AccessMode_UNKNOWN
 }
 
-// mutableParameters are those of the claim's VolumeAttributesClass.
+// mutableParameters returns those of the claim's VolumeAttributesClass.
 func (p *Provisioner) mutableParameters(
-	ctx context.Context, able *capabilities, claim *corev1.PersistentVolumeClaim,
+	ctx context.Context, capabilities *capabilities, claim *corev1.PersistentVolumeClaim,
 ) (map[string]string, error) {
 	name := claim.Spec.VolumeAttributesClassName
 	if name == nil || *name == "" {
 		return nil, nil
 	}
-	if !able.rpc[csiapi.ControllerServiceCapability_RPC_MODIFY_VOLUME] {
+	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_MODIFY_VOLUME] {
 		return nil, fmt.Errorf("spec.volumeAttributesClassName: driver %q does not support it", p.config.Name)
 	}
 	class, err := p.client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
@@ -186,24 +186,24 @@ func (p *Provisioner) mutableParameters(
 	return class.Parameters, nil
 }
 
-// validate returns what is wrong with the volume that the driver made.
-func (m *plan) validate(made *csiapi.Volume) error {
+// validate returns an error if the volume is not as requested.
+func (m *plan) validate(created *csiapi.Volume) error {
 	switch {
-	case made.GetVolumeId() == "":
-		return errors.New("the driver answered without an id")
-	case made.GetCapacityBytes() != 0 && made.GetCapacityBytes() < m.size:
-		return fmt.Errorf("the driver made %d bytes where %d were asked for", made.GetCapacityBytes(), m.size)
-	case m.request.GetVolumeContentSource() != nil && made.GetContentSource() == nil:
-		return errors.New("the driver made an empty volume where a copy was asked for")
+	case created.GetVolumeId() == "":
+		return errors.New("the driver returned a volume without an id")
+	case created.GetCapacityBytes() != 0 && created.GetCapacityBytes() < m.size:
+		return fmt.Errorf("the driver created %d bytes instead of %d", created.GetCapacityBytes(), m.size)
+	case m.request.GetVolumeContentSource() != nil && created.GetContentSource() == nil:
+		return errors.New("the driver created an empty volume instead of a copy")
 	}
 	return nil
 }
 
-// volume describes what the driver made.
-func (m *plan) volume(driver string, made *csiapi.Volume) *corev1.PersistentVolume {
+// volume returns the PersistentVolume of the volume that the driver created.
+func (m *plan) volume(driver string, created *csiapi.Volume) *corev1.PersistentVolume {
 	claim := m.options.PVC
 	capacity := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	if bytes := made.GetCapacityBytes(); bytes != 0 && bytes != capacity.Value() {
+	if bytes := created.GetCapacityBytes(); bytes != 0 && bytes != capacity.Value() {
 		capacity = *resource.NewQuantity(bytes, resource.BinarySI)
 	}
 	mode := corev1.PersistentVolumeFilesystem
@@ -211,8 +211,8 @@ func (m *plan) volume(driver string, made *csiapi.Volume) *corev1.PersistentVolu
 		mode = corev1.PersistentVolumeBlock
 	}
 	source := &corev1.CSIPersistentVolumeSource{
-		Driver: driver, VolumeHandle: made.GetVolumeId(), FSType: m.fsType,
-		VolumeAttributes:           maps.Clone(made.GetVolumeContext()),
+		Driver: driver, VolumeHandle: created.GetVolumeId(), FSType: m.fsType,
+		VolumeAttributes:           maps.Clone(created.GetVolumeContext()),
 		ControllerPublishSecretRef: m.refs[secretControllerPublish],
 		NodeStageSecretRef:         m.refs[secretNodeStage],
 		NodePublishSecretRef:       m.refs[secretNodePublish],
@@ -228,7 +228,7 @@ func (m *plan) volume(driver string, made *csiapi.Volume) *corev1.PersistentVolu
 			VolumeMode:                    &mode,
 			MountOptions:                  m.options.MountOptions,
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: source},
-			NodeAffinity:                  nodeAffinity(made.GetAccessibleTopology()),
+			NodeAffinity:                  nodeAffinity(created.GetAccessibleTopology()),
 		},
 	}
 	if name := claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {

@@ -22,16 +22,16 @@ func (p *Provisioner) ProvisionContext(
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.controller(ctx)
+	capabilities, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return nil, provision.ProvisioningNoChange, err
 	}
-	plan, err := p.planOrResume(ctx, able, options)
+	plan, err := p.planOrResume(ctx, capabilities, options)
 	if err != nil {
-		// Nothing was sent, so nothing is known that was not known before.
+		// Nothing was sent, so nothing has changed.
 		return nil, provision.ProvisioningNoChange, err
 	}
-	volume, state, err := p.create(ctx, client, plan, able.topology && options.SelectedNode != nil)
+	volume, state, err := p.create(ctx, client, plan, capabilities.topology && options.SelectedNode != nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch state {
@@ -44,19 +44,19 @@ func (p *Provisioner) ProvisionContext(
 	return volume, state, err
 }
 
-// planOrResume makes a plan, or takes up the one that was left open, with its secrets as they are by now.
+// planOrResume returns a new plan, or the one of an unfinished call with its current secrets.
 func (p *Provisioner) planOrResume(
-	ctx context.Context, able *capabilities, options provision.VolumeOptions,
+	ctx context.Context, capabilities *capabilities, options provision.VolumeOptions,
 ) (*plan, error) {
 	p.mu.Lock()
 	left := p.pending[options.PVName]
 	p.mu.Unlock()
 	if left == nil {
-		return p.plan(ctx, able, options)
+		return p.plan(ctx, capabilities, options)
 	}
 	secrets, err := p.readSecret(ctx, left.refs[secretProvision])
 	if err != nil {
-		p.logger.Info("secret cannot be read again, using it as it was", "volume", options.PVName, "error", err)
+		p.logger.Info("failed to read secret again; using the last one", "volume", options.PVName, "error", err)
 		return left, nil
 	}
 	again := *left
@@ -85,45 +85,45 @@ func (p *Provisioner) create(
 	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
 }
 
-// infeasible is the error for a request that is wrong as it stands.
+// infeasible returns the error for a request that fails until it changes.
 func infeasible(err error) error {
 	return &provision.InfeasibleError{Err: timeline.WithReason(err, "",
-		"make the claim anew without what is refused, or with a StorageClass whose driver can give it")}
+		"create the claim again without what is rejected, or with a StorageClass whose driver supports it")}
 }
 
 // provisioningState says what a CreateVolume that failed with that code left behind.
 func provisioningState(code codes.Code, mayReschedule bool) provision.ProvisioningState {
 	switch code {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
-		// It may be under way: CSI says so, or an answer was lost on the way.
+		// It may be in progress: CSI defines it so, or a response was lost.
 		return provision.ProvisioningInBackground
 	case codes.AlreadyExists:
-		// The name is of this claim alone: the volume is from an earlier call with other words.
+		// The name belongs to this claim alone: the volume is from an earlier call with another request.
 		return provision.ProvisioningInBackground
 	case codes.ResourceExhausted:
 		if mayReschedule {
 			return provision.ProvisioningReschedule
 		}
-		return provision.ProvisioningNoChange // no room, perhaps only to look at the request
+		return provision.ProvisioningNoChange // out of capacity, perhaps only for this request
 	case codes.Unauthenticated, codes.PermissionDenied:
-		return provision.ProvisioningNoChange // not looked at
+		return provision.ProvisioningNoChange // the driver did not process it
 	}
 	return provision.ProvisioningFinished
 }
 
 // deleteUnwanted removes a volume that is not what was asked for.
 func (p *Provisioner) deleteUnwanted(
-	ctx context.Context, client csiapi.ControllerClient, plan *plan, made *csiapi.Volume, cause error,
+	ctx context.Context, client csiapi.ControllerClient, plan *plan, created *csiapi.Volume, cause error,
 ) (provision.ProvisioningState, error) {
 	cause = fmt.Errorf("create volume %q by driver %q: %w", plan.options.PVName, p.config.Name, cause)
-	if made.GetVolumeId() == "" {
+	if created.GetVolumeId() == "" {
 		return provision.ProvisioningInBackground, cause
 	}
 	_, err := client.DeleteVolume(ctx, &csiapi.DeleteVolumeRequest{
-		VolumeId: made.GetVolumeId(), Secrets: plan.request.GetSecrets(),
+		VolumeId: created.GetVolumeId(), Secrets: plan.request.GetSecrets(),
 	})
 	if err != nil {
-		return provision.ProvisioningInBackground, fmt.Errorf("%w; and it could not be deleted again: %w", cause, err)
+		return provision.ProvisioningInBackground, fmt.Errorf("%w; and failed to delete it: %w", cause, err)
 	}
 	return provision.ProvisioningFinished, cause
 }
@@ -136,14 +136,14 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.controller(ctx)
+	capabilities, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return err
 	}
-	if !able.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
-		return fmt.Errorf("delete volume %q: driver %q cannot delete volumes", volume.Name, p.config.Name)
+	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
+		return fmt.Errorf("delete volume %q: driver %q does not support deleting volumes", volume.Name, p.config.Name)
 	}
-	if able.rpc[csiapi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
+	if capabilities.rpc[csiapi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
 		if err := p.checkDetached(ctx, volume.Name); err != nil {
 			return fmt.Errorf("delete volume %q: %w", volume.Name, err)
 		}
@@ -151,8 +151,8 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	secrets, err := p.readSecret(ctx, deletionSecret(volume))
 	switch {
 	case apierrors.IsNotFound(err):
-		// It went first, with the claim's namespace for instance. The driver says whether it can do without.
-		p.logger.Warn("deleting a volume without its secret, which is gone", "volume", volume.Name, "error", err)
+		// It was deleted first, with the claim's namespace for instance. The driver decides whether it needs it.
+		p.logger.Warn("secret not found; deleting the volume without it", "volume", volume.Name, "error", err)
 	case err != nil:
 		return fmt.Errorf("delete volume %q: %w", volume.Name, err)
 	}

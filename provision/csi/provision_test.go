@@ -306,7 +306,7 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 		"two fstypes":     {parameter("fstype", "xfs", "csi.storage.k8s.io/fstype", "xfs"), "are the same"},
 		"half a secret":   {parameter(name, "x"), namespace},
 		"claim's own":     {parameter(name, "x", namespace, "${pvc.name}"), "${pvc.name}"},
-		"annotation":      {parameter(name, "${pvc.annotations['a']}", namespace, "ns"), "not known here"},
+		"annotation":      {parameter(name, "${pvc.annotations['a']}", namespace, "ns"), "unknown token"},
 		"hostile secret":  {parameter(name, "../x", namespace, "ns"), name},
 		"missing secret":  {parameter(name, "x", namespace, "ns"), `"ns/x"`},
 		"clone leaving":   {clone("leaving"), "being deleted"},

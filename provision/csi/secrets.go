@@ -18,7 +18,7 @@ const (
 	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
 )
 
-// The purposes of the secrets that a class names, as the parameters call them.
+// The purposes of the secrets in the parameters of a StorageClass.
 const (
 	secretProvision         = "provisioner"
 	secretControllerPublish = "controller-publish"
@@ -47,7 +47,7 @@ func isSecretParameter(key string) bool {
 	return false
 }
 
-// resolveSecrets finds out which secrets the class names for this claim.
+// resolveSecrets returns the secrets that the StorageClass names for this claim.
 func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 	refs := secretRefs{}
 	for _, purpose := range secretPurposes {
@@ -65,7 +65,7 @@ func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A claim's author may choose the secret's name, where the class lets him, but never its namespace.
+		// The class may let the author of a claim choose the secret's name, but never its namespace.
 		tokens["pvc.name"] = options.PVC.Name
 		if purpose != secretProvision {
 			for key, value := range options.PVC.Annotations {
@@ -80,7 +80,7 @@ func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 	return refs, nil
 }
 
-// expandTokens puts the tokens into the parameter's value.
+// expandTokens replaces the tokens in the parameter's value.
 func expandTokens(key, value string, tokens map[string]string) (string, error) {
 	var unknown []string
 	resolved := os.Expand(value, func(token string) string {
@@ -91,20 +91,20 @@ func expandTokens(key, value string, tokens map[string]string) (string, error) {
 		return text
 	})
 	if len(unknown) > 0 {
-		return "", fmt.Errorf("StorageClass parameter %q: %s is not known here", key, strings.Join(unknown, ", "))
+		return "", fmt.Errorf("StorageClass parameter %q: unknown token %s", key, strings.Join(unknown, ", "))
 	}
 	check := validation.IsDNS1123Subdomain
 	if strings.HasSuffix(key, "-namespace") {
 		check = validation.IsDNS1123Label
 	}
 	if wrong := check(resolved); len(wrong) > 0 {
-		return "", fmt.Errorf("StorageClass parameter %q: %q comes to %q: %s",
+		return "", fmt.Errorf("StorageClass parameter %q: %q expands to %q: %s",
 			key, value, resolved, strings.Join(wrong, "; "))
 	}
 	return resolved, nil
 }
 
-// deletionSecret is the secret that the volume was made with, nil if none.
+// deletionSecret returns the secret with which the volume was provisioned, nil if none.
 func deletionSecret(volume *corev1.PersistentVolume) *corev1.SecretReference {
 	ref := &corev1.SecretReference{
 		Name: volume.Annotations[annDeletionSecretName], Namespace: volume.Annotations[annDeletionSecretNamespace],
@@ -121,7 +121,7 @@ func (p *Provisioner) readSecret(ctx context.Context, ref *corev1.SecretReferenc
 	}
 	secret, err := p.client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("read secret %q for the driver: %w", ref.Namespace+"/"+ref.Name, err)
+		return nil, fmt.Errorf("get secret %q for the driver: %w", ref.Namespace+"/"+ref.Name, err)
 	}
 	values := make(map[string]string, len(secret.Data))
 	for key, value := range secret.Data {

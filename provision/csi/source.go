@@ -28,9 +28,9 @@ var (
 	contents  = schema.GroupVersionResource{Group: snapshotGroup, Version: "v1", Resource: "volumesnapshotcontents"}
 )
 
-// source is what the volume is to be a copy of, nil if it is to be empty.
+// source returns the source of the volume's content, nil if it is to be empty.
 func (p *Provisioner) source(
-	ctx context.Context, able *capabilities, options provision.VolumeOptions,
+	ctx context.Context, capabilities *capabilities, options provision.VolumeOptions,
 ) (*csiapi.VolumeContentSource, error) {
 	claim := options.PVC
 	var group, kind, name string
@@ -54,13 +54,13 @@ func (p *Provisioner) source(
 	}
 	switch {
 	case group == snapshotGroup && kind == snapshotKind:
-		if !able.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
-			return nil, fmt.Errorf("spec.dataSource: driver %q has no snapshots", p.config.Name)
+		if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
+			return nil, fmt.Errorf("spec.dataSource: driver %q does not support snapshots", p.config.Name)
 		}
 		return p.snapshotSource(ctx, claim, name)
 	case group == "" && kind == claimKind:
-		if !able.rpc[csiapi.ControllerServiceCapability_RPC_CLONE_VOLUME] {
-			return nil, fmt.Errorf("spec.dataSource: driver %q cannot clone volumes", p.config.Name)
+		if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CLONE_VOLUME] {
+			return nil, fmt.Errorf("spec.dataSource: driver %q does not support cloning volumes", p.config.Name)
 		}
 		return p.cloneSource(ctx, claim, name)
 	}
@@ -139,12 +139,12 @@ func (p *Provisioner) snapshotSource(
 	}}, nil
 }
 
-// snapshotHandle is the driver's id of a snapshot, if the claim may have it.
+// snapshotHandle returns the driver's id of a snapshot, if the claim may be restored from it.
 func (p *Provisioner) snapshotHandle(
 	claim *corev1.PersistentVolumeClaim, snapshot, content *unstructured.Unstructured,
 ) (string, error) {
 	text := func(object *unstructured.Unstructured, path ...string) string {
-		value, _, _ := unstructured.NestedString(object.Object, path...) // absent or of another kind: not as it must be
+		value, _, _ := unstructured.NestedString(object.Object, path...) // absent or of another type: the empty string matches nothing
 		return value
 	}
 	if driver := text(content, "spec", "driver"); driver != p.config.Name {

@@ -37,9 +37,9 @@ func (s segments) includes(other segments) bool {
 	return true
 }
 
-// requirements says where the volume must be. With a selected node that is where the node is, and nowhere else: the
-// Pod will run there. Without, it is where the class allows, or where the driver has nodes. If the node is gone, nobody
-// knows any more where it was, and the volume that was asked for may be there: the driver is not bound to any other place.
+// requirements returns the topologies in which the volume may be. With a selected node, it is only the node's: the Pod will
+// run there. Without one, it is those of the class, or those in which the driver has nodes. If the node was deleted, its
+// topology is unknown, and the volume of an earlier call may be there: the driver is not restricted to another one.
 func (p *Provisioner) requirements(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*csiapi.TopologyRequirement, error) {
@@ -62,7 +62,7 @@ func (p *Provisioner) requirements(
 	}
 	slices.SortFunc(candidates, func(a, b segments) int { return strings.Compare(a.key(), b.key()) })
 	candidates = slices.CompactFunc(candidates, func(a, b segments) bool { return a.key() == b.key() })
-	// Different claims begin with different places, one claim always with the same.
+	// Different claims prefer different topologies, one claim always the same.
 	sum := fnv.New32a()
 	sum.Write([]byte(options.PVName)) // never fails
 	first := int(sum.Sum32() % uint32(len(candidates)))
@@ -70,7 +70,7 @@ func (p *Provisioner) requirements(
 	return &csiapi.TopologyRequirement{Requisite: topologies(candidates), Preferred: topologies(preferred)}, nil
 }
 
-// isGone returns whether a node was selected of which only the name is left, as provision.VolumeOptions says.
+// isGone returns whether the selected node was deleted, so that only its name is known (see provision.VolumeOptions).
 func isGone(node *corev1.Node) bool { return node != nil && node.UID == "" && len(node.Labels) == 0 }
 
 func topologies(list []segments) []*csiapi.Topology {
@@ -86,7 +86,7 @@ func (p *Provisioner) selectedTopology(
 ) (*csiapi.TopologyRequirement, error) {
 	csiNode, err := p.client.StorageV1().CSINodes().Get(ctx, node.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("read topology keys of node %q: %w", node.Name, err)
+		return nil, fmt.Errorf("get topology keys of node %q: %w", node.Name, err)
 	}
 	keys, ok := topologyKeys(csiNode, p.config.Name)
 	if !ok {
@@ -95,20 +95,20 @@ func (p *Provisioner) selectedTopology(
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	place, missing := nodeSegments(node, keys)
+	own, missing := nodeSegments(node, keys)
 	if missing != "" {
 		return nil, fmt.Errorf("selected node %q lacks the label %q of the driver's topology", node.Name, missing)
 	}
-	if len(allowed) > 0 && !slices.ContainsFunc(allowed, place.includes) {
+	if len(allowed) > 0 && !slices.ContainsFunc(allowed, own.includes) {
 		return nil, fmt.Errorf("selected node %q is in none of the class's allowedTopologies", node.Name)
 	}
-	only := topologies([]segments{place})
+	only := topologies([]segments{own})
 	return &csiapi.TopologyRequirement{Requisite: only, Preferred: only}, nil
 }
 
-// driverTopologies returns where the driver has nodes.
+// driverTopologies returns the topologies in which the driver has nodes.
 func (p *Provisioner) driverTopologies(ctx context.Context) ([]segments, error) {
-	// From the API server's cache: what it lacks by a moment is found by the next call.
+	// Read from the API server's cache: the next call sees what it lacks now.
 	csiNodes, err := p.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("list topology keys of nodes: %w", err)
@@ -121,18 +121,18 @@ func (p *Provisioner) driverTopologies(ctx context.Context) ([]segments, error) 
 	for i := range nodes.Items {
 		byName[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	var places []segments
+	var found []segments
 	for i := range csiNodes.Items {
 		node := byName[csiNodes.Items[i].Name]
 		keys, _ := topologyKeys(&csiNodes.Items[i], p.config.Name)
 		if node == nil || len(keys) == 0 {
 			continue
 		}
-		if place, missing := nodeSegments(node, keys); missing == "" {
-			places = append(places, place)
+		if one, missing := nodeSegments(node, keys); missing == "" {
+			found = append(found, one)
 		}
 	}
-	return places, nil
+	return found, nil
 }
 
 func topologyKeys(node *storagev1.CSINode, driver string) (keys []string, ok bool) {
@@ -144,50 +144,50 @@ func topologyKeys(node *storagev1.CSINode, driver string) (keys []string, ok boo
 	return nil, false
 }
 
-func nodeSegments(node *corev1.Node, keys []string) (place segments, missing string) {
-	place = segments{}
+func nodeSegments(node *corev1.Node, keys []string) (own segments, missing string) {
+	own = segments{}
 	for _, key := range keys {
 		value, ok := node.Labels[key]
 		if !ok {
 			return nil, key
 		}
-		place[key] = value
+		own[key] = value
 	}
-	return place, ""
+	return own, ""
 }
 
 // maxTopologies bounds the combinations of a class's allowedTopologies.
 const maxTopologies = 4096
 
-// expandTerms makes places of the class's terms: a term stands for all combinations of its values.
+// expandTerms returns the topologies of the class's terms: a term stands for all combinations of its values.
 func expandTerms(terms []corev1.TopologySelectorTerm) ([]segments, error) {
-	var places []segments
+	var found []segments
 	for _, term := range terms {
 		combined := []segments{{}}
 		for _, expression := range term.MatchLabelExpressions {
-			if len(places)+len(combined)*len(expression.Values) > maxTopologies {
+			if len(found)+len(combined)*len(expression.Values) > maxTopologies {
 				return nil, fmt.Errorf("StorageClass allowedTopologies: more than %d combinations", maxTopologies)
 			}
 			var next []segments
-			for _, place := range combined {
+			for _, one := range combined {
 				for _, value := range expression.Values {
-					larger := maps.Clone(place)
+					larger := maps.Clone(one)
 					larger[expression.Key] = value
 					next = append(next, larger)
 				}
 			}
 			combined = next
 		}
-		for _, place := range combined {
-			if len(place) > 0 {
-				places = append(places, place)
+		for _, one := range combined {
+			if len(one) > 0 {
+				found = append(found, one)
 			}
 		}
 	}
-	return places, nil
+	return found, nil
 }
 
-// nodeAffinity says in Kubernetes' words from where the volume can be reached, nil if from everywhere.
+// nodeAffinity returns the node affinity of a volume with these topologies, nil if it is accessible from everywhere.
 func nodeAffinity(accessible []*csiapi.Topology) *corev1.VolumeNodeAffinity {
 	var terms []corev1.NodeSelectorTerm
 	for _, topology := range accessible {

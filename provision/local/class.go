@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// ProvisionerName is what a StorageClass of local directories names as its provisioner.
+	// ProvisionerName is the provisioner of a StorageClass of local directories.
 	ProvisionerName = "berth.dev/local"
 	// ClassName is the name of the class that StorageClass returns.
 	ClassName = "berth-local"
-	// AnnNode is the annotation that says, on each volume, which node's provisioner made it.
+	// AnnNode is the annotation of each volume with the node whose provisioner created it.
 	AnnNode = "local.berth.dev/node"
-	// ReasonSizeNotEnforced is the event on a claim whose volume may grow beyond the claim's size.
+	// ReasonSizeNotEnforced is the reason of the event on a claim whose volume may exceed the claim's size.
 	ReasonSizeNotEnforced = "VolumeSizeNotEnforced"
 )
 
-// IntentFinalizer is what to give provision.IntentFinalizer where several nodes have a provisioner each: no
-// node then takes another one's intent for its own.
+// IntentFinalizer returns the value for provision.IntentFinalizer where several nodes have a provisioner each, so that each
+// node has a finalizer of its own.
 func IntentFinalizer(node string) string {
 	const short = 16
 	sum := sha256.Sum256([]byte(node))
 	return "intent.local.berth.dev/" + hex.EncodeToString(sum[:short])
 }
 
-// StorageClass returns the class that a cluster of Berth's starts with: the default class, binding at the
-// first consumer, because a directory is where its node is. The caller owns it.
+// StorageClass returns the default class of a cluster that Berth runs. It binds when the first consumer is scheduled, because
+// a directory is on one node. The caller owns it.
 func StorageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		TypeMeta: metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},

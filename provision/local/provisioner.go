@@ -18,32 +18,32 @@ import (
 
 // Deps are what the provisioner works with.
 type Deps struct {
-	// Events gets the events on claims. Nil: the recorder of the controller that runs the provisioner.
+	// Events records events on claims. Nil: the recorder of the controller that runs the provisioner.
 	Events record.EventRecorder
 	// Logger; nil discards.
 	Logger *slog.Logger
 }
 
-// Config says where the volumes are.
+// Config is where the volumes are. Both fields are required.
 type Config struct {
-	// Root is the absolute path of the directory that holds the volumes. It is made, for root only, with
-	// the first volume.
+	// Root is the absolute path of the directory of the volumes. It is created, accessible to root only, with the first
+	// volume.
 	Root string
-	// NodeName is the node that this process runs on; other nodes' claims and volumes are ignored.
+	// NodeName is the node on which this process runs; claims and volumes of other nodes are ignored.
 	NodeName string
 }
 
 func (c Config) validate() error {
 	switch {
 	case !filepath.IsAbs(c.Root) || filepath.Clean(c.Root) == "/":
-		return fmt.Errorf("config field Root: %q is not an absolute path below /", c.Root)
+		return fmt.Errorf("local: Config.Root %q is not an absolute path below /", c.Root)
 	case c.NodeName == "":
-		return errors.New("config field NodeName is empty")
+		return errors.New("local: Config.NodeName is required")
 	}
 	return nil
 }
 
-// Provisioner makes and removes directories. It is safe for concurrent use.
+// Provisioner creates and removes directories. It is safe for concurrent use.
 type Provisioner struct {
 	node   string
 	store  *volumeStore
@@ -61,10 +61,10 @@ var (
 	_ provision.EventRecorderInjector = (*Provisioner)(nil)
 )
 
-// New makes a Provisioner. It touches no file before the first volume.
+// New returns a Provisioner. It accesses no file before the first volume.
 func New(deps Deps, config Config) (*Provisioner, error) {
 	if err := config.validate(); err != nil {
-		return nil, fmt.Errorf("make local provisioner: %w", err)
+		return nil, err
 	}
 	p := &Provisioner{
 		node: config.NodeName, store: &volumeStore{root: filepath.Clean(config.Root)},
@@ -85,7 +85,7 @@ func (p *Provisioner) InjectEventRecorder(recorder record.EventRecorder) {
 	}
 }
 
-// ShouldProvision implements provision.Qualifier: claims that were scheduled to other nodes are theirs.
+// ShouldProvision implements provision.Qualifier: it skips claims that were scheduled to other nodes.
 func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
 	node := claim.Annotations["volume.kubernetes.io/selected-node"]
 	return node == "" || node == p.node
@@ -97,8 +97,8 @@ func (p *Provisioner) Provision(options provision.VolumeOptions) (*corev1.Persis
 	return volume, err
 }
 
-// ProvisionContext implements provision.ProvisionerContext. Making a directory is too quick to be cut short.
-// An error is final unless the directory is there already: then the next call finishes it.
+// ProvisionContext implements provision.ProvisionerContext. Creating a directory is too fast to be
+// interrupted. An error is final unless the directory exists: then the next call completes it.
 func (p *Provisioner) ProvisionContext(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
@@ -121,7 +121,7 @@ func (p *Provisioner) provision(
 	size := options.PVC.Spec.Resources.Requests[corev1.ResourceStorage]
 	made, err := p.store.create(options.PVName, size.Value())
 	if err != nil && made.exists {
-		// The directory is there but unfinished; the next call finishes it.
+		// The directory exists but is not complete; the next call completes it.
 		return nil, provision.ProvisioningInBackground, err
 	}
 	if err != nil {
@@ -133,13 +133,13 @@ func (p *Provisioner) provision(
 	return p.volume(options), provision.ProvisioningFinished, nil
 }
 
-// validate returns an error that names the first thing the claim asks for and a directory cannot give.
+// validate returns an error for the first field of the claim that a directory does not support.
 func validate(options provision.VolumeOptions) error {
 	claim := options.PVC
 	refuse := func(field, format string, args ...any) error {
 		return timeline.WithReason(fmt.Errorf("claim %q: %s: %s",
 			claim.Namespace+"/"+claim.Name, field, fmt.Sprintf(format, args...)),
-			"", "make the claim anew without that, or with a class that can give it (`berth kubectl get storageclass`)")
+			"", "create the claim again without it, or with a class that supports it (`berth kubectl get storageclass`)")
 	}
 	switch mode := claim.Spec.VolumeMode; {
 	case options.SelectedNode == nil:
@@ -166,7 +166,7 @@ func validate(options provision.VolumeOptions) error {
 func (p *Provisioner) reportSizeNotEnforced(claim *corev1.PersistentVolumeClaim, reason error) {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	text := fmt.Sprintf("The volume may grow beyond its size of %s: %v", size.String(), reason)
-	p.logger.Info("size is not enforced", "claim", claim.Namespace+"/"+claim.Name, "reason", reason)
+	p.logger.Info("volume size is not enforced", "claim", claim.Namespace+"/"+claim.Name, "reason", reason)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.events != nil {
@@ -212,7 +212,7 @@ func (p *Provisioner) Delete(volume *corev1.PersistentVolume) error {
 	return p.remove(func() error { return nil }, volume)
 }
 
-// DeleteContext implements provision.DeleterContext. A removal that is cut short is resumed by the next call.
+// DeleteContext implements provision.DeleterContext. The next call resumes a removal that was interrupted.
 func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.PersistentVolume) error {
 	return p.remove(ctx.Err, volume)
 }
@@ -225,7 +225,7 @@ func (p *Provisioner) remove(interrupted func() error, volume *corev1.Persistent
 		return fmt.Errorf("delete volume %q: spec.local is not set", volume.Name)
 	}
 	if have, want := filepath.Clean(volume.Spec.Local.Path), p.store.path(volume.Name); have != want {
-		return fmt.Errorf("delete volume %q: spec.local.path is %q, not %q: remove the directory by hand",
+		return fmt.Errorf("delete volume %q: spec.local.path is %q, not %q: remove the directory manually",
 			volume.Name, have, want)
 	}
 	return p.store.remove(interrupted, volume.Name)

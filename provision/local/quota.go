@@ -32,7 +32,7 @@ type quotaState struct {
 	_     [124]byte // 76 are used
 }
 
-// projectEnforced is FS_QUOTA_PDQ_ENFD: limits of projects are not only counted but kept.
+// projectEnforced is FS_QUOTA_PDQ_ENFD: the usage of projects is not only counted but limited.
 const projectEnforced = 1 << 5
 
 // quotaLimits is struct if_dqblk.
@@ -67,8 +67,8 @@ func attributes(file *os.File, request uint, a *fileAttributes) error {
 	return nil
 }
 
-// limit enforces the size of the directory's content. Where the filesystem cannot do that, reason says why
-// and err is nil; err is for a filesystem that can and failed.
+// limit enforces the size of the directory's content. If the file system does not support that, it returns the reason; err is
+// for a file system that does, and failed.
 func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err error) {
 	var state quotaState
 	if err := quotactl(dir, cmdGetState, 0, unsafe.Pointer(&state)); err != nil {
@@ -88,7 +88,7 @@ func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err 
 		if err != nil {
 			return nil, err
 		}
-		// The limit comes first: it is what takes the ID.
+		// The limit comes first: it marks the ID as used.
 		if err := setLimit(dir, id, size); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err 
 	return nil, setLimit(dir, have.project, size)
 }
 
-// freeProject finds a project ID that nobody uses, starting at one made from the volume's name.
+// freeProject finds an unused project ID, starting at one derived from the volume's name.
 func freeProject(dir *os.File, name string) (uint32, error) {
 	sum := fnv.New32a()
 	sum.Write([]byte(name))
@@ -122,7 +122,7 @@ func freeProject(dir *os.File, name string) (uint32, error) {
 	return 0, fmt.Errorf("no free project ID for volume %q in %d tries", name, projectsTried)
 }
 
-// setLimit sets the project's hard limit in bytes; 0 takes it off.
+// setLimit sets the project's hard limit in bytes; 0 removes it.
 func setLimit(file *os.File, project uint32, size int64) error {
 	blocks := uint64(size+quotaBlock-1) / quotaBlock
 	limits := quotaLimits{blockHard: blocks, blockSoft: blocks, valid: limitsValid}

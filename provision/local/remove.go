@@ -14,19 +14,19 @@ import (
 const (
 	// readBatch is how many names are read at once.
 	readBatch = 512
-	// maxDepth bounds the open descriptors: what lies deeper is first moved up to the top, so that no Pod can
-	// make a volume that cannot be removed.
+	// maxDepth bounds the open descriptors: deeper directories are first moved to the top, so that a Pod cannot create a
+	// volume that cannot be removed.
 	maxDepth = 64
 )
 
-// remover removes all that is in one directory.
+// remover removes the contents of one directory.
 type remover struct {
 	interrupted func() error
 	top         *os.File
 	moved       int
 }
 
-// removeContents removes all that is in dir, but not dir.
+// removeContents removes the contents of dir, but not dir.
 func removeContents(interrupted func() error, dir *os.File) error {
 	e := &remover{interrupted: interrupted, top: dir}
 	for {
@@ -43,9 +43,9 @@ func removeContents(interrupted func() error, dir *os.File) error {
 func (e *remover) run(dir *os.File, depth int) error {
 	for {
 		if err := e.interrupted(); err != nil {
-			return fmt.Errorf("stopped halfway: %w", err)
+			return fmt.Errorf("interrupted: %w", err)
 		}
-		// Removing while reading may skip names on some filesystems: read from the start until it is empty.
+		// Some file systems skip names when others are removed while reading: read from the start until it is empty.
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
@@ -63,12 +63,12 @@ func (e *remover) run(dir *os.File, depth int) error {
 			}
 		}
 		if dir == e.top && e.moved != before && len(names) < readBatch {
-			return nil // the rest is what was moved up just now: a new round
+			return nil // only what was just moved here is left: a new round
 		}
 	}
 }
 
-// removeOne removes one name, whatever it is.
+// removeOne removes one entry of any type.
 func (e *remover) removeOne(dir *os.File, name string, depth int) error {
 	fd := int(dir.Fd())
 	path := filepath.Join(dir.Name(), name)
@@ -113,7 +113,7 @@ func (e *remover) removeOne(dir *os.File, name string, depth int) error {
 	return nil
 }
 
-// moveToTop moves a directory that lies too deep to the top, under a name that is free there.
+// moveToTop moves a directory that is too deep to the top, under an unused name.
 func (e *remover) moveToTop(dir *os.File, name string) error {
 	for {
 		e.moved++

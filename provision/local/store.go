@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	// rootMode keeps the node's users out of the volumes; Pods come in by their mounts.
+	// rootMode gives the node's users no access to the volumes; Pods access them through mounts.
 	rootMode = 0o700
-	// volumeMode lets a Pod of any user write; the kubelet narrows it if the Pod has an fsGroup.
+	// volumeMode lets a Pod of any user write; the kubelet restricts it if the Pod has an fsGroup.
 	volumeMode = 0o777
 )
 
 // volumeStore is the directory of volumes.
 type volumeStore struct {
 	root string
-	// mu makes the choice of a project ID and its use one step.
+	// mu makes the choice and the use of a project ID atomic.
 	mu sync.Mutex
 }
 
-// createResult says what make did.
+// createResult is the result of create.
 type createResult struct {
-	// exists is set once the directory is there, created if this call made it.
+	// exists is set if the directory exists, created if this call created it.
 	exists, created bool
-	// limited is set if a quota enforces the size; otherwise reason says why not.
+	// limited is set if a quota enforces the size; otherwise reason is why not.
 	limited bool
 	reason  error
 }
 
 func (t *volumeStore) path(name string) string { return filepath.Join(t.root, name) }
 
-// checkName refuses names that are not one plain path element.
+// checkName returns an error for a name that is not one plain path element.
 func checkName(name string) error {
 	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("volume name %q cannot be the name of a directory", name)
@@ -45,7 +45,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// openRoot opens the root. The path is the administrator's, so symbolic links in it are followed.
+// openRoot opens the root. It follows symbolic links: the path is the administrator's.
 func (t *volumeStore) openRoot() (*os.File, error) {
 	fd, err := unix.Open(t.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -54,7 +54,7 @@ func (t *volumeStore) openRoot() (*os.File, error) {
 	return os.NewFile(uintptr(fd), t.root), nil
 }
 
-// openDir opens a directory in dir, itself: not through a symbolic link and not what is mounted on it.
+// openDir opens a directory in dir, but no symbolic link and nothing that is mounted there.
 func openDir(dir *os.File, name string) (*os.File, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -66,36 +66,36 @@ func openDir(dir *os.File, name string) (*os.File, error) {
 		case err == nil:
 			return os.NewFile(uintptr(fd), filepath.Join(dir.Name(), name)), nil
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
-			// EAGAIN: a rename or mount elsewhere raced with the lookup; it is over by the next try.
+			// EAGAIN: a rename or mount elsewhere raced with the lookup; try again.
 		default:
 			return nil, &os.PathError{Op: "open", Path: filepath.Join(dir.Name(), name), Err: err}
 		}
 	}
 }
 
-// create makes the directory of a volume, or completes it if it is there already.
+// create creates the directory of a volume, or completes it if it exists.
 func (t *volumeStore) create(name string, size int64) (createResult, error) {
 	var m createResult
 	if err := checkName(name); err != nil {
 		return m, err
 	}
 	if err := os.MkdirAll(t.root, rootMode); err != nil {
-		return m, fmt.Errorf("make directory of volumes: %w", err)
+		return m, fmt.Errorf("create directory of volumes: %w", err)
 	}
 	root, err := t.openRoot()
 	if err != nil {
-		return m, fmt.Errorf("make volume %q: %w", name, err)
+		return m, fmt.Errorf("create volume %q: %w", name, err)
 	}
 	defer root.Close()
 	err = unix.Mkdirat(int(root.Fd()), name, rootMode)
 	m.created = err == nil
 	m.exists = m.created
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return m, fmt.Errorf("make volume %q: %w", name, &os.PathError{Op: "mkdir", Path: t.path(name), Err: err})
+		return m, fmt.Errorf("create volume %q: %w", name, &os.PathError{Op: "mkdir", Path: t.path(name), Err: err})
 	}
 	dir, err := openDir(root, name)
 	if err != nil {
-		return m, fmt.Errorf("make volume %q: %w", name, err)
+		return m, fmt.Errorf("create volume %q: %w", name, err)
 	}
 	m.exists = true
 	defer dir.Close()
@@ -104,23 +104,23 @@ func (t *volumeStore) create(name string, size int64) (createResult, error) {
 	}
 	m.limited = m.reason == nil
 	if !m.created {
-		// A kubelet may have set owner and mode for a Pod already.
+		// The kubelet may have set owner and mode for a Pod already.
 		if info, err := dir.Stat(); err == nil && info.Mode().Perm() != rootMode {
 			return m, nil
 		}
 	}
-	// The mode comes last and past the umask: it also tells a finished directory from one that a crash left.
+	// The mode is set last and regardless of the umask: a directory without it was left by a crash.
 	if err := dir.Chmod(volumeMode); err != nil {
-		return m, fmt.Errorf("make volume %q: %w", name, err)
+		return m, fmt.Errorf("create volume %q: %w", name, err)
 	}
-	// After a power cut the API would know a volume that the disk does not.
+	// Otherwise the disk could lose a volume that is in the API, at a power failure.
 	if err := errors.Join(dir.Sync(), root.Sync()); err != nil {
-		return m, fmt.Errorf("make volume %q: %w", name, err)
+		return m, fmt.Errorf("create volume %q: %w", name, err)
 	}
 	return m, nil
 }
 
-// remove removes the directory of a volume and all that is in it. cut is asked now and then whether to stop.
+// remove removes the directory of a volume and all that is in it. It stops if interrupted returns an error.
 func (t *volumeStore) remove(interrupted func() error, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (t *volumeStore) remove(interrupted func() error, name string) error {
 	return nil
 }
 
-// checkNotMounted returns an error if something is mounted below the directory, or if the directory is mounted
-// somewhere else: then a Pod still has it.
+// checkNotMounted returns an error if something is mounted below the directory, or if the directory is mounted somewhere
+// else: then a Pod still uses it.
 func checkNotMounted(dir *os.File) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
 	if err != nil {
@@ -194,7 +194,7 @@ func checkNotMounted(dir *os.File) error {
 	return nil
 }
 
-// isWithin returns whether path is dir or in it.
+// isWithin returns whether path is dir or below it.
 func isWithin(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

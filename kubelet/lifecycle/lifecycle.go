@@ -19,13 +19,14 @@ import (
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 )
 
-// ReasonHTTPFallback is the event's reason when an HTTPS hook was answered in plain HTTP and sent again so.
+// ReasonHTTPFallback is the reason of the event when an HTTPS hook got a plain HTTP response and was sent again over
+// HTTP.
 const ReasonHTTPFallback = "LifecycleHTTPFallback"
 
-// maxResponseBody is how much of a hook's HTTP answer is read before the connection is closed, in bytes.
+// maxResponseBody is how much of a hook's HTTP response is read before the connection is closed, in bytes.
 const maxResponseBody = 10 << 10
 
-// Deps are what a Runner works with. Exec is needed; the rest may be nil.
+// Deps are what a Runner needs from others. Exec is required; the rest may be nil.
 type Deps struct {
 	Exec     probe.ExecRunner     // runs exec hooks; the CRI's ExecSync
 	HTTP     http.RoundTripper    // sends httpGet hooks; nil for probe.NewHTTPTransport
@@ -51,8 +52,8 @@ type Target struct {
 	PodIP       string // the host of an httpGet hook that names none
 }
 
-// Error is the failure of a hook. Its text is meant for the event FailedPostStartHook or FailedPreStopHook of the
-// caller and never holds the output of the hook's command, which may be confidential; Output has that.
+// Error is the failure of a hook. Its text is meant for the event FailedPostStartHook or FailedPreStopHook of the caller
+// and never contains the output of the hook's command, which may be confidential; Output has that.
 type Error struct {
 	Step   string // what was run: exec, httpGet, sleep
 	Output string // of the command, for logs only
@@ -62,10 +63,10 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("run %s hook: %v", e.Step, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NewRunner makes a Runner.
+// NewRunner returns a Runner.
 func NewRunner(deps Deps) (*Runner, error) {
 	if deps.Exec == nil {
 		return nil, errors.New("lifecycle: Deps.Exec is required")
@@ -88,8 +89,8 @@ func NewRunner(deps Deps) (*Runner, error) {
 	}, nil
 }
 
-// Run runs the hook to its end or to the end of ctx, which carries the grace that the hook may use: hooks have no
-// timeout of their own. A failure is an *Error. A nil hook succeeds.
+// Run runs the hook until it ends or ctx ends, which bounds it by the grace period: hooks have no timeout of their own.
+// A failure is an *Error. A nil hook succeeds.
 func (r *Runner) Run(ctx context.Context, target Target, hook *corev1.LifecycleHandler) error {
 	switch {
 	case hook == nil:
@@ -107,7 +108,7 @@ func (r *Runner) Run(ctx context.Context, target Target, hook *corev1.LifecycleH
 		}
 		return nil
 	case hook.TCPSocket != nil:
-		// The API keeps the field for old objects only and promises that it fails at run time.
+		// The API keeps the field for old objects only and documents that it fails.
 		return &Error{Step: "tcpSocket", Err: errors.New("tcpSocket is not supported as a lifecycle hook: " +
 			"use exec, httpGet or sleep")}
 	}
@@ -115,7 +116,7 @@ func (r *Runner) Run(ctx context.Context, target Target, hook *corev1.LifecycleH
 }
 
 func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.ExecAction) error {
-	// No timeout is given to the runtime: ctx bounds the call.
+	// The request has no timeout: ctx bounds the call.
 	resp, err := r.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: target.ContainerID, Cmd: action.Command})
 	if err == nil && resp.ExitCode == 0 {
 		return nil
@@ -130,7 +131,7 @@ func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.Exec
 	return &Error{Step: "exec", Output: output, Err: err}
 }
 
-// runHTTP sends the request. Whatever status comes back, the hook was delivered.
+// runHTTP sends the request. Any response status counts as success.
 func (r *Runner) runHTTP(ctx context.Context, target Target, action *corev1.HTTPGetAction) error {
 	req, err := probe.NewHTTPRequest(ctx, action, target.Container, target.PodIP, "lifecycle")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package mirror shows static Pods in the API server: for each it keeps a mirror Pod there, and reports the static
-// Pod's status through it.
+// Package mirror shows static Pods in the API: it keeps a mirror Pod for each, and writes the static Pod's status to it.
 //
-// A static Pod's life does not depend on its mirror: who deletes the mirror deletes nothing on the node, and gets
-// another mirror. The mirror goes when nothing of the static Pod is left.
+// A static Pod does not depend on its mirror Pod: deleting the mirror Pod changes nothing on the node, and another one is
+// created. The mirror Pod is deleted when nothing of the static Pod is left.
 package mirror

@@ -29,7 +29,7 @@ const (
 	maxRetryDelay     = 30 * time.Second
 )
 
-// Statuses brings statuses to the API server. *status.Writer is one.
+// Statuses writes statuses to the API server. *status.Writer implements it.
 type Statuses interface {
 	Set(pod *corev1.Pod, status corev1.PodStatus) bool
 	Get(uid types.UID) (corev1.PodStatus, bool)
@@ -40,23 +40,23 @@ type Statuses interface {
 
 // Deps are what a Manager needs from others.
 type Deps struct {
-	// Client makes and deletes mirror Pods, and Writer writes statuses. Both are nil where there is no API server:
-	// then statuses stay here, and there are no mirrors.
+	// Client creates and deletes mirror Pods, and Writer writes statuses. Both are nil without an API server: then
+	// statuses are kept here, and there are no mirror Pods.
 	Client kubernetes.Interface
 	Writer Statuses
-	// Node is the Node object as last seen, nil as long as it is not registered.
+	// Node returns the Node object as last seen, nil while it is not registered.
 	Node func() *corev1.Node
-	// Registered is closed when the Node is registered, before which no mirror can be made.
+	// Registered is closed when the Node is registered. No mirror Pod can be created before.
 	Registered <-chan struct{}
-	// OnStatus is told of each new status, of all Pods. It must not block. It may be nil.
+	// OnStatus is called for each new status of a Pod. It must not block. It may be nil.
 	OnStatus func(pod *corev1.Pod, status corev1.PodStatus)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
 }
 
-// Manager keeps the mirrors of a node's static Pods. It stands between those who compute statuses and the writer:
-// statuses of static Pods go to their mirrors, all others straight through. It is safe for concurrent use.
+// Manager keeps the mirror Pods of a node's static Pods. It passes statuses to the writer: those of static Pods as
+// statuses of their mirror Pods, all others unchanged. It is safe for concurrent use.
 type Manager struct {
 	deps  Deps
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -66,13 +66,14 @@ type Manager struct {
 	names    map[types.UID]types.NamespacedName // of static
 	mirrors  map[types.NamespacedName]*corev1.Pod
 	statuses map[types.UID]corev1.PodStatus // of static Pods, and of all where there is no writer
-	// sourcesReady says that the sources of static Pods have spoken: a mirror without a static Pod is one too many.
+	// sourcesReady says that all sources of static Pods have delivered their Pods: a mirror Pod without a static Pod is
+	// deleted.
 	sourcesReady bool
 }
 
 var _ Statuses = (*Manager)(nil)
 
-// New makes a Manager.
+// New returns a Manager.
 func New(deps Deps) (*Manager, error) {
 	if (deps.Client == nil) != (deps.Writer == nil) {
 		return nil, errors.New("mirror: Deps.Client and Deps.Writer are required together")
@@ -102,7 +103,7 @@ func New(deps Deps) (*Manager, error) {
 	}, nil
 }
 
-// Start keeps the mirrors until ctx ends, as soon as the Node is registered.
+// Start reconciles the mirror Pods until ctx ends, as soon as the Node is registered.
 func (m *Manager) Start(ctx context.Context) error {
 	defer m.queue.ShutDown()
 	if m.deps.Client == nil {
@@ -130,7 +131,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// HandleStatic takes a static Pod's newest version, or notes that it is to end. Its mirror stays until Gone.
+// HandleStatic handles a change of a static Pod. The mirror Pod of a removed one stays until Forget.
 func (m *Manager) HandleStatic(change config.Change) {
 	if change.Op == config.Delete || change.Op == config.Remove {
 		return
@@ -142,7 +143,7 @@ func (m *Manager) HandleStatic(change config.Change) {
 	m.queue.Add(name)
 }
 
-// HandleMirror takes a mirror Pod as the API server has it.
+// HandleMirror handles a change of a mirror Pod in the API.
 func (m *Manager) HandleMirror(change config.Change) {
 	name := nameOf(change.Pod)
 	m.mu.Lock()
@@ -165,7 +166,7 @@ func (m *Manager) HandleMirror(change config.Change) {
 	m.queue.Add(name)
 }
 
-// SourcesReady says that all sources of Pods have spoken: mirrors without a static Pod have to go.
+// SourcesReady says that all sources have delivered their Pods: mirror Pods without a static Pod are deleted.
 func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	m.sourcesReady = true
@@ -179,7 +180,7 @@ func (m *Manager) SourcesReady() {
 	}
 }
 
-// Mirrors are the mirror Pods that the API server has, in no order. They must not be modified.
+// Mirrors returns the mirror Pods in the API, in no order. They must not be modified.
 func (m *Manager) Mirrors() []*corev1.Pod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,7 +191,7 @@ func (m *Manager) Mirrors() []*corev1.Pod {
 	return out
 }
 
-// process brings one name's mirror to what it should be.
+// process reconciles the mirror Pod of one name.
 func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 	defer m.queue.Done(name)
 	if ctx.Err() != nil {
@@ -211,12 +212,12 @@ func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 		return
 	}
 	if ctx.Err() == nil {
-		m.deps.Logger.Warn("keeping the mirror of a static pod failed", "pod", name, "error", err)
+		m.deps.Logger.Warn("failed to reconcile the mirror Pod of a static Pod; retrying", "pod", name, "error", err)
 		m.queue.AddRateLimited(name)
 	}
 }
 
-// reconcile does the next step for a mirror. What it does comes back as an event, which leads to the step after.
+// reconcile takes the next step for a mirror Pod. The resulting watch event leads to the next one.
 func (m *Manager) reconcile(ctx context.Context, static, mirror *corev1.Pod, status *corev1.PodStatus, known bool) error {
 	switch {
 	case mirror == nil && static == nil:
@@ -224,7 +225,7 @@ func (m *Manager) reconcile(ctx context.Context, static, mirror *corev1.Pod, sta
 	case mirror == nil:
 		return m.create(ctx, static)
 	case static == nil && !known:
-		return nil // its source may still be to speak
+		return nil // its source may not have delivered it yet
 	case static == nil, !matches(static, mirror):
 		return m.remove(ctx, mirror)
 	case status != nil:
@@ -233,12 +234,12 @@ func (m *Manager) reconcile(ctx context.Context, static, mirror *corev1.Pod, sta
 	return nil
 }
 
-// matches reports whether the mirror shows the static Pod as it is.
+// matches reports whether the mirror Pod shows the static Pod as it is.
 func matches(static, mirror *corev1.Pod) bool {
 	if mirror.DeletionTimestamp != nil || mirror.Annotations[Annotation] != hashOf(static) {
 		return false
 	}
-	// Beside its metadata, images are about all that can be edited in a Pod.
+	// Beside its metadata, only images can be edited in a Pod.
 	if len(mirror.Spec.Containers) != len(static.Spec.Containers) {
 		return false
 	}
@@ -253,7 +254,7 @@ func matches(static, mirror *corev1.Pod) bool {
 func (m *Manager) create(ctx context.Context, static *corev1.Pod) error {
 	node := m.deps.Node()
 	if node == nil {
-		return errors.New("create mirror pod: the Node is not registered")
+		return errors.New("create mirror Pod: the Node is not registered")
 	}
 	mirror := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -279,7 +280,8 @@ func (m *Manager) create(ctx context.Context, static *corev1.Pod) error {
 	return nil
 }
 
-// checkExisting tells a mirror that the watch has not shown yet from a Pod of somebody else's.
+// checkExisting returns nil if the existing Pod is our mirror Pod, which the watch has not shown yet, and an error if it
+// is another Pod.
 func (m *Manager) checkExisting(ctx context.Context, static *corev1.Pod) error {
 	found, err := m.deps.Client.CoreV1().Pods(static.Namespace).Get(ctx, static.Name, metav1.GetOptions{})
 	switch {
@@ -291,7 +293,7 @@ func (m *Manager) checkExisting(ctx context.Context, static *corev1.Pod) error {
 	return nil
 }
 
-// remove deletes a mirror for good: there is nothing to wait for.
+// remove deletes a mirror Pod at once: there is nothing to stop.
 func (m *Manager) remove(ctx context.Context, mirror *corev1.Pod) error {
 	err := m.deps.Client.CoreV1().Pods(mirror.Namespace).Delete(ctx, mirror.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &mirror.UID},

@@ -186,8 +186,8 @@ func TestOrphanedMirror(t *testing.T) {
 }
 
 func TestWithoutAPIServer(t *testing.T) {
-	var told []corev1.PodPhase
-	m, err := mirror.New(mirror.Deps{OnStatus: func(_ *corev1.Pod, s corev1.PodStatus) { told = append(told, s.Phase) }})
+	var reported []corev1.PodPhase
+	m, err := mirror.New(mirror.Deps{OnStatus: func(_ *corev1.Pod, s corev1.PodStatus) { reported = append(reported, s.Phase) }})
 	require.NoError(t, err)
 	pod := static("one", "i")
 	require.True(t, m.Set(pod, corev1.PodStatus{Phase: corev1.PodRunning}))
@@ -199,7 +199,7 @@ func TestWithoutAPIServer(t *testing.T) {
 	m.Forget("one")
 	_, ok = m.Get("one")
 	require.False(t, ok)
-	require.Equal(t, []corev1.PodPhase{corev1.PodRunning}, told)
+	require.Equal(t, []corev1.PodPhase{corev1.PodRunning}, reported)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, m.Start(ctx))

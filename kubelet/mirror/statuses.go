@@ -8,8 +8,8 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// Set takes a Pod's status and brings it to the API server: a static Pod's to its mirror, as soon as there is one.
-// It reports whether the status differs from the one before.
+// Set writes a Pod's status to the API server: a static Pod's to its mirror Pod, as soon as that exists. It reports
+// whether the status differs from the one before.
 func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	if !m.isLocalOnly(pod) {
 		changed := m.deps.Writer.Set(pod, status)
@@ -36,7 +36,7 @@ func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	return true
 }
 
-// Get returns the status set last.
+// Get returns the last status of Set.
 func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	m.mu.Lock()
 	status, known := m.statuses[uid]
@@ -50,21 +50,21 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return m.deps.Writer.Get(uid)
 }
 
-// Observe takes note of a Pod as the API server has it.
+// Observe records a Pod as the API server has it.
 func (m *Manager) Observe(pod *corev1.Pod) {
 	if !m.isLocalOnly(pod) {
 		m.deps.Writer.Observe(pod)
 	}
 }
 
-// Finish asks for a Pod's object to be deleted. Of static Pods there is none.
+// Finish requests the deletion of a Pod's object. Static Pods have none.
 func (m *Manager) Finish(pod *corev1.Pod) {
 	if !m.isLocalOnly(pod) {
 		m.deps.Writer.Finish(pod)
 	}
 }
 
-// Forget drops all that is kept of a Pod of which nothing is left on the node, and its mirror with it.
+// Forget drops the state of a Pod of which nothing is left on the node, and deletes its mirror Pod.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	delete(m.statuses, uid)

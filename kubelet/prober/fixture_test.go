@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// probeCall is one look that the fake Looker was asked for; the kind is told by the probe's path.
+// probeCall is one call of the fake Prober; its kind is the probe's path.
 type probeCall struct {
 	kind string
 	at   time.Duration
@@ -47,7 +47,7 @@ func (f *fakeProber) Probe(_ context.Context, handler corev1.ProbeHandler, _ pro
 	return f.respond(l.kind, l.at)
 }
 
-// times are when looks of a kind were made.
+// times are when probes of a kind ran.
 func (f *fakeProber) times(kind string) []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ type fixture struct {
 	results []result
 }
 
-// run calls test in a bubble, with a Manager whose looks are answered by answer.
+// run calls test in a bubble, with a Manager whose probes return what respond returns.
 func run(t *testing.T, answer func(kind string, at time.Duration) (probe.Result, string, error), test func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

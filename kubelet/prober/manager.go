@@ -18,7 +18,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Type is the kind of a probe; its value is the word that events and metrics use.
+// Type is the type of a probe; its value is that in events and metrics.
 type Type string
 
 // The probe types.
@@ -28,7 +28,7 @@ const (
 	Readiness Type = "Readiness"
 )
 
-// Prober looks once at a container. *probe.Prober is the real one.
+// Prober probes a container once. *probe.Prober implements it.
 type Prober interface {
 	Probe(ctx context.Context, handler corev1.ProbeHandler, target probe.Target, timeout time.Duration) (
 		probe.Result, string, error)
@@ -36,10 +36,10 @@ type Prober interface {
 
 var _ Prober = (*probe.Prober)(nil)
 
-// Deps are what a Manager works with. Looker is needed; the rest may be nil.
+// Deps are what a Manager needs from others. Prober is required; the rest may be nil.
 type Deps struct {
 	Prober     Prober
-	OnResult   func(Result)          // told of every change of a verdict; must not block
+	OnResult   func(Result)          // called for each change of a result; must not block
 	Recorder   record.EventRecorder  // gets Unhealthy and ProbeWarning on the Pod, with the container's field path
 	Timeline   *timeline.Recorder    // gets StageProbe per container
 	Registerer prometheus.Registerer // gets prober_probe_total and prober_probe_duration_seconds
@@ -47,18 +47,18 @@ type Deps struct {
 	Logger     *slog.Logger
 }
 
-// Container is one started container, as ContainerStarted takes it.
+// Container is a running container.
 type Container struct {
 	Name      string    // in the Pod's spec
 	ID        string    // as the runtime knows it, without "containerd://"
 	PodIP     string    // where network probes go unless they name a host
 	StartedAt time.Time // initialDelaySeconds counts from here
-	// Adopted says that the container was running before this kubelet. Its verdicts then begin with WasReady and
-	// WasStarted, as the Pod's status in the API has them, so that a restart of the kubelet flaps nothing.
+	// Adopted says that the container was running before this kubelet. Its results then start with WasReady and
+	// WasStarted, as the Pod's status in the API has them, so that they do not flap when the kubelet restarts.
 	Adopted, WasReady, WasStarted bool
 }
 
-// Result is a change that OnResult is told of.
+// Result is a change of a probe's result.
 type Result struct {
 	PodUID      types.UID
 	Container   string
@@ -68,7 +68,7 @@ type Result struct {
 	Message     string // why it failed
 }
 
-// Failure is a final verdict that asks for the container to be killed and handled by its restart policy.
+// Failure is a failed liveness or startup probe: the container is killed and handled by its restart policy.
 type Failure struct {
 	Type    Type // Liveness or Startup
 	Message string
@@ -76,7 +76,7 @@ type Failure struct {
 	GraceSeconds *int64
 }
 
-// Manager keeps the probes of all Pods of a node. It is safe for concurrent use.
+// Manager runs the probes of all Pods of a node. It is safe for concurrent use.
 type Manager struct {
 	deps    Deps
 	metrics *metrics
@@ -89,12 +89,12 @@ type Manager struct {
 	workers sync.WaitGroup
 }
 
-// containerProbes is what is known of one container ID.
+// containerProbes is the state of one container ID.
 type containerProbes struct {
 	pod         *corev1.Pod
 	spec        *corev1.Container
 	container   Container
-	terminating bool // liveness and startup are over: the Pod terminates
+	terminating bool // the Pod terminates: liveness and startup probes have ended
 	started     bool
 	ready       bool
 	failure     *Failure
@@ -102,7 +102,7 @@ type containerProbes struct {
 	cancels     map[Type]context.CancelFunc
 }
 
-// New makes a Manager. Nothing is probed before Start.
+// New returns a Manager. It probes nothing before Start.
 func New(deps Deps) (*Manager, error) {
 	if deps.Prober == nil {
 		return nil, errors.New("prober: Deps.Prober is required")
@@ -147,9 +147,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// ContainerStarted tells of a running container. Call it as soon as StartContainer has returned; calling it again
-// with the same ID only refreshes the address. A new ID under the same name replaces the old one. A container
-// without probes gets verdicts too: it is started and ready.
+// ContainerStarted starts the probes of a running container. It is called as soon as StartContainer has returned;
+// another call with the same ID only updates the address. A new ID with the same name replaces the old one. A container
+// without probes is started and ready.
 func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
 	spec, _ := podutil.FindContainer(&pod.Spec, c.Name)
 	if spec == nil {
@@ -180,7 +180,7 @@ func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
 	m.startWorkers(cp)
 }
 
-// ContainerStopped ends the probes of a container ID and forgets its verdicts.
+// ContainerStopped ends the probes of a container ID and drops its results.
 func (m *Manager) ContainerStopped(podUID types.UID, containerID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +191,7 @@ func (m *Manager) ContainerStopped(podUID types.UID, containerID string) {
 }
 
 // StopLivenessAndStartup ends these probes of all containers of a Pod, sidecars included, with success: a Pod that
-// terminates is not to be killed for being slow. Readiness goes on.
+// terminates is not killed for being slow. Readiness probes continue.
 func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,7 +206,7 @@ func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
 	}
 }
 
-// RemovePod ends and forgets all that belongs to a Pod, its metrics included.
+// RemovePod ends all probes of a Pod and drops its results and metrics.
 func (m *Manager) RemovePod(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -217,7 +217,7 @@ func (m *Manager) RemovePod(podUID types.UID) {
 	delete(m.pods, podUID)
 }
 
-// Ready tells whether the container counts as ready, and whether it is known here at all.
+// Ready reports whether the container is ready, and whether it is known.
 func (m *Manager) Ready(containerID string) (ready, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -225,8 +225,8 @@ func (m *Manager) Ready(containerID string) (ready, known bool) {
 	return cp != nil && cp.ready, cp != nil
 }
 
-// Started tells whether the container's startup probe has passed, or there is none, and whether the container is
-// known here at all.
+// Started reports whether the container's startup probe has passed, or there is none, and whether the container is
+// known.
 func (m *Manager) Started(containerID string) (started, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,8 +234,8 @@ func (m *Manager) Started(containerID string) (started, known bool) {
 	return cp != nil && cp.started, cp != nil
 }
 
-// Failed tells whether the container is to be killed for its liveness or startup probe, and why. The verdict stands
-// until the container ID is gone.
+// Failed returns why the container is to be killed for its liveness or startup probe, if it is. The result stays until
+// the container ID is gone.
 func (m *Manager) Failed(containerID string) (Failure, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,7 +246,7 @@ func (m *Manager) Failed(containerID string) (Failure, bool) {
 	return *cp.failure, true
 }
 
-// startWorkers starts the workers that this container should have now. The caller holds mu.
+// startWorkers starts the workers that the container should have now. The caller holds mu.
 func (m *Manager) startWorkers(cp *containerProbes) {
 	if m.running == nil || m.stopped || cp.failure != nil {
 		return
@@ -271,14 +271,14 @@ func (m *Manager) startWorker(cp *containerProbes, kind Type, spec *corev1.Probe
 	m.workers.Go(func() { w.run(ctx) })
 }
 
-// cancel ends one worker; it keeps its place so that launch does not start it again. The caller holds mu.
+// cancel ends one worker, which stays in the map so that startWorkers does not start it again. The caller holds mu.
 func (m *Manager) cancel(cp *containerProbes, kind Type) {
 	if stop := cp.cancels[kind]; stop != nil {
 		stop()
 	}
 }
 
-// forget ends a container's workers and drops its verdicts. The caller holds mu.
+// forget ends a container's workers and drops its results. The caller holds mu.
 func (m *Manager) forget(cp *containerProbes) {
 	for _, stop := range cp.cancels {
 		stop()
@@ -292,7 +292,7 @@ func (m *Manager) forget(cp *containerProbes) {
 	}
 }
 
-// setStarted notes that the startup probe is over and lets the others begin. The caller holds mu.
+// setStarted records that the startup probe has passed, and starts the other probes. The caller holds mu.
 func (m *Manager) setStarted(cp *containerProbes) {
 	cp.started = true
 	if cp.spec.ReadinessProbe == nil {
@@ -301,7 +301,7 @@ func (m *Manager) setStarted(cp *containerProbes) {
 	m.startWorkers(cp)
 }
 
-// setReady notes a readiness verdict. The caller holds mu.
+// setReady records a readiness result. The caller holds mu.
 func (m *Manager) setReady(cp *containerProbes, ready bool) {
 	cp.ready = ready
 	if ready && cp.span != nil {

@@ -18,7 +18,7 @@ const (
 	resultUnknown    = "unknown"
 )
 
-// metrics are upstream's names and labels, so that existing dashboards read them.
+// metrics have upstream's names and labels, so that existing dashboards show them.
 type metrics struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -37,8 +37,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// register adds the metrics to a registry. A registry that has them already is refused, since their values would be
-// of another Manager.
+// register adds the metrics to a registry. It is an error if the registry has them already, since their values would be
+// another Manager's.
 func (m *metrics) register(r prometheus.Registerer) error {
 	if err := errors.Join(r.Register(m.total), r.Register(m.duration)); err != nil {
 		return fmt.Errorf("register probe metrics: %w", err)
@@ -46,19 +46,19 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-// observe counts one look. An error means that there was no verdict.
+// observe counts one probe. An error means that it has no result.
 func (m *metrics) observe(
 	pod *corev1.Pod, container string, kind Type, result probe.Result, err error, took time.Duration,
 ) {
-	word := resultSuccessful
+	outcome := resultSuccessful
 	switch {
 	case err != nil:
-		word = resultUnknown
+		outcome = resultUnknown
 	case result == probe.Failure:
-		word = resultFailed
+		outcome = resultFailed
 	}
-	m.total.WithLabelValues(string(kind), word, container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
-	if word != resultFailed {
+	m.total.WithLabelValues(string(kind), outcome, container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
+	if outcome != resultFailed {
 		m.duration.WithLabelValues(string(kind), container, pod.Name, pod.Namespace).Observe(took.Seconds())
 	}
 }
@@ -66,8 +66,8 @@ func (m *metrics) observe(
 // forget drops the series of one container.
 func (m *metrics) forget(pod *corev1.Pod, container string) {
 	for _, kind := range []Type{Startup, Liveness, Readiness} {
-		for _, word := range []string{resultSuccessful, resultFailed, resultUnknown} {
-			m.total.DeleteLabelValues(string(kind), word, container, pod.Name, pod.Namespace, string(pod.UID))
+		for _, outcome := range []string{resultSuccessful, resultFailed, resultUnknown} {
+			m.total.DeleteLabelValues(string(kind), outcome, container, pod.Name, pod.Namespace, string(pod.UID))
 		}
 		m.duration.DeleteLabelValues(string(kind), container, pod.Name, pod.Namespace)
 	}

@@ -18,16 +18,16 @@ const (
 	reasonUnhealthy = "Unhealthy"
 	reasonWarning   = "ProbeWarning"
 
-	// earlyNetworkInterval and earlyExecInterval are the first distances of early looks. A command costs a process in the container,
-	// so it is tried less eagerly than a connection.
+	// earlyNetworkInterval and earlyExecInterval are the first intervals of early probes. A command costs a process in
+	// the container, so it runs less often than a connection.
 	earlyNetworkInterval = 20 * time.Millisecond
 	earlyExecInterval    = 100 * time.Millisecond
 
-	// maxAttempts is how often a look that could not be made is repeated before its result is thrown away.
+	// maxAttempts is how often a probe that could not be run is repeated before its result is dropped.
 	maxAttempts = 3
 )
 
-// worker runs one probe of one container ID. Its fields are its goroutine's own.
+// worker runs one probe of one container ID. Its fields belong to its goroutine.
 type worker struct {
 	m    *Manager
 	cp   *containerProbes
@@ -35,14 +35,14 @@ type worker struct {
 	spec *corev1.Probe
 
 	period, timeout time.Duration
-	first           time.Duration // from now until the first look
-	earlyInterval   time.Duration // distance to the next early look; 0 when early looks are over
-	countFrom       time.Time     // from here on a failure counts
+	first           time.Duration // until the first probe
+	earlyInterval   time.Duration // until the next early probe; 0 when early probes have ended
+	countFrom       time.Time     // failures count from this time on
 	lastPassed      bool
-	consecutive     int32 // length of the run of equal results
+	consecutive     int32 // number of equal results in a row
 }
 
-// newWorker plans the first look. The caller holds the Manager's mu.
+// newWorker schedules the first probe. The caller holds the Manager's mu.
 func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *worker {
 	w := &worker{m: m, cp: cp, kind: kind, spec: spec}
 	w.period = time.Duration(max(spec.PeriodSeconds, 1)) * time.Second
@@ -56,19 +56,19 @@ func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *
 			w.earlyInterval = earlyExecInterval
 		}
 	} else if delay == 0 && cp.spec.StartupProbe == nil {
-		// A liveness probe has nothing to gain from an early look, and at the very start it could only do harm.
+		// An early liveness probe has no benefit, and right after the start it could only fail.
 		delay = w.period
 	}
 	started := cp.container.StartedAt
 	if started.After(now) {
-		started = now // the clock was set back since
+		started = now // the clock was set back meanwhile
 	}
 	due := started.Add(delay)
 	if due.Before(now) {
 		due = now
 	}
 	if cp.container.Adopted && !early {
-		// After a restart of the kubelet all workers begin at once; spread them over their period.
+		// After a restart of the kubelet all workers start at once; spread them over their period.
 		due = due.Add(spreadOffset(cp.container.ID, kind, w.period))
 	}
 	w.first = due.Sub(now)
@@ -79,7 +79,7 @@ func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *
 	return w
 }
 
-// spreadOffset spreads workers over a period, always the same way for the same container.
+// spreadOffset spreads workers over a period, with the same offset for the same container each time.
 func spreadOffset(containerID string, kind Type, period time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(containerID + "/" + string(kind)))
@@ -103,12 +103,12 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// probeOnce looks once and tells when to look again, if at all.
+// probeOnce probes once and returns when to probe again, if at all.
 func (w *worker) probeOnce(ctx context.Context) (next time.Duration, more bool) {
 	begin := w.m.deps.Clock.Now()
 	result, message, err := w.probeWithRetry(ctx)
 	if ctx.Err() != nil {
-		return 0, false // what was seen of a container that is being stopped is no verdict
+		return 0, false // the result for a container that is being stopped does not count
 	}
 	counts := w.earlyInterval == 0 || !begin.Before(w.countFrom)
 	took := w.m.deps.Clock.Since(begin)
@@ -134,10 +134,10 @@ func (w *worker) probeOnce(ctx context.Context) (next time.Duration, more bool) 
 	return w.remainingPeriod(took), w.countResult(false, message)
 }
 
-// remainingPeriod is what is left of the period after a look, so that a slow look does not stretch it.
+// remainingPeriod returns what is left of the period after a probe, so that a slow probe does not lengthen it.
 func (w *worker) remainingPeriod(took time.Duration) time.Duration { return max(w.period-took, 0) }
 
-// probeWithRetry makes one look, repeating it at once if it could not be made.
+// probeWithRetry probes once, and repeats a probe that could not be run at once.
 func (w *worker) probeWithRetry(ctx context.Context) (result probe.Result, message string, err error) {
 	w.m.mu.Lock()
 	target := probe.Target{
@@ -155,7 +155,7 @@ func (w *worker) probeWithRetry(ctx context.Context) (result probe.Result, messa
 	return result, message, err
 }
 
-// countResult counts a result, settles the state when its threshold is reached, and tells whether to go on.
+// countResult counts a result, applies it when its threshold is reached, and reports whether to continue.
 func (w *worker) countResult(passed bool, message string) (more bool) {
 	if w.consecutive == 0 || w.lastPassed != passed {
 		w.lastPassed, w.consecutive = passed, 0
@@ -170,7 +170,7 @@ func (w *worker) countResult(passed bool, message string) (more bool) {
 	}
 	changed, more := w.applyResult(passed, message)
 	if changed {
-		w.m.deps.Logger.Debug("probe verdict", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "uid", w.cp.pod.UID,
+		w.m.deps.Logger.Debug("probe result changed", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "uid", w.cp.pod.UID,
 			"container", w.cp.spec.Name, "probe", w.kind, "passed", passed, "message", message)
 		w.m.deps.OnResult(Result{
 			PodUID: w.cp.pod.UID, Container: w.cp.spec.Name, ContainerID: w.cp.container.ID,
@@ -180,7 +180,7 @@ func (w *worker) countResult(passed bool, message string) (more bool) {
 	return more
 }
 
-// applyResult writes the verdict into the container's state.
+// applyResult updates the container's state with a result.
 func (w *worker) applyResult(passed bool, message string) (changed, more bool) {
 	m, cp := w.m, w.cp
 	m.mu.Lock()
@@ -198,7 +198,7 @@ func (w *worker) applyResult(passed bool, message string) (changed, more bool) {
 	case !passed:
 		cp.failure = &Failure{Type: w.kind, Message: message, GraceSeconds: w.spec.TerminationGracePeriodSeconds}
 		for _, stop := range cp.cancels {
-			stop() // the container is about to be killed: nothing more is to be learned of it
+			stop() // the container is about to be killed
 		}
 		m.setReady(cp, false)
 		return true, false
@@ -209,7 +209,7 @@ func (w *worker) applyResult(passed bool, message string) (changed, more bool) {
 	return false, true
 }
 
-// event records an event on the container's field of the Pod.
+// event sends an event about the container's field of the Pod.
 func (w *worker) event(reason, message string) {
 	if w.m.deps.Recorder == nil {
 		return
@@ -220,7 +220,7 @@ func (w *worker) event(reason, message string) {
 	}
 	ref, err := reference.GetPartialReference(scheme.Scheme, w.cp.pod, field)
 	if err != nil {
-		w.m.deps.Logger.Error("refer to pod in event", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "error", err)
+		w.m.deps.Logger.Error("failed to build the event's reference to the Pod", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "error", err)
 		return
 	}
 	w.m.deps.Recorder.Event(ref, corev1.EventTypeWarning, reason, message)

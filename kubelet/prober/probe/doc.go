@@ -1,4 +1,4 @@
-// Package probe looks once at a container: by a command, an HTTP request, a TCP connection or a gRPC health call.
+// Package probe probes a container once: by a command, an HTTP request, a TCP connection or a gRPC health call.
 //
-// It knows nothing of periods and thresholds; package prober does that.
+// Package prober has periods and thresholds.
 package probe

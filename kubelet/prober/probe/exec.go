@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/envvars"
 )
 
-// execTimeoutMargin is what a runtime may take beyond the probe's own timeout before the call is given up on our side.
+// execTimeoutMargin is how long the runtime may take beyond the probe's timeout before the call is cancelled.
 const execTimeoutMargin = 10 * time.Second
 
 func (p *Prober) probeExec(ctx context.Context, command []string, target Target, timeout time.Duration) (

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// apiVersion is what the User-Agent of probes and hooks says, as the servers behind them expect it.
+// apiVersion is the version in the User-Agent of probes and hooks, which servers may expect.
 const apiVersion = "1.36"
 
 // maxRedirects is how many redirects to the same host a probe follows.
@@ -32,8 +32,8 @@ func newHTTPProber() *httpProber {
 	return &httpProber{transport: NewHTTPTransport()}
 }
 
-// NewHTTPTransport is the way HTTP probes and hooks are sent: no proxy, no connection kept, no certificate checked
-// (the container's certificate is not ours to judge), no compression asked for.
+// NewHTTPTransport returns the transport of HTTP probes and hooks: it uses no proxy, keeps no connection, checks no
+// certificate (the API defines probes so) and requests no compression.
 func NewHTTPTransport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the API defines probes so
@@ -55,7 +55,7 @@ func dialer() *net.Dialer {
 }
 
 // NewHTTPRequest builds the request of an httpGet handler. podIP is the host unless the handler names one; purpose
-// ("probe" or "lifecycle") goes into the User-Agent.
+// ("probe" or "lifecycle") is part of the User-Agent.
 func NewHTTPRequest(
 	ctx context.Context, get *corev1.HTTPGetAction, container *corev1.Container, podIP, purpose string,
 ) (*http.Request, error) {
@@ -68,11 +68,11 @@ func NewHTTPRequest(
 		host = podIP
 	}
 	if host == "" {
-		return nil, fmt.Errorf("build %s request of container %q: the pod has no address yet", purpose, container.Name)
+		return nil, fmt.Errorf("build %s request of container %q: the Pod has no address yet", purpose, container.Name)
 	}
 	target, err := url.Parse(get.Path)
 	if err != nil {
-		// The API accepts any path, so one that is no URL is sent as it stands.
+		// The API accepts any path, so one that is not a URL is sent unchanged.
 		target = &url.URL{Path: get.Path}
 	}
 	target.Scheme = strings.ToLower(string(get.Scheme))
@@ -108,7 +108,7 @@ func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, st
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
-		return Failure, fmt.Sprintf("HTTP probe failed while reading the answer: %v", err), nil
+		return Failure, fmt.Sprintf("HTTP probe failed while reading the response: %v", err), nil
 	}
 	switch {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
@@ -116,11 +116,11 @@ func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, st
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
 		return Warning, fmt.Sprintf("Probe terminated redirects, Response body: %s", body), nil
 	}
-	// The body is left out on purpose: events are readable by more people than the probed server's answers.
+	// The body is left out: more people can read events than the probed server's responses.
 	return Failure, fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode), nil
 }
 
-// checkRedirect stops at a redirect to another host: what answers there says nothing about this container.
+// checkRedirect stops at a redirect to another host, whose response says nothing about this container.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse

@@ -12,46 +12,45 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Result is the verdict of one look.
+// Result is the result of one probe.
 type Result int
 
-// The verdicts. A Warning counts as success; its message is worth an event.
+// The results. A Warning counts as success; its message is sent as an event.
 const (
 	Failure Result = iota
 	Success
 	Warning
 )
 
-// maxOutput bounds what is read of a probe's answer, in bytes.
+// maxOutput is how much of a probe's output or response is read, in bytes.
 const maxOutput = 10 << 10
 
-// ExecRunner runs a command inside a container: the call ExecSync of any CRI client.
+// ExecRunner runs a command inside a container. Any CRI client implements it.
 type ExecRunner interface {
 	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (
 		*runtimeapi.ExecSyncResponse, error)
 }
 
-// Target is the container to look at.
+// Target is the container to probe.
 type Target struct {
 	ContainerID string            // as the runtime knows it, without a "containerd://" prefix
 	Container   *corev1.Container // for named ports and environment values
 	PodIP       string            // used where the handler names no host
 }
 
-// Prober does looks of every kind. It is safe for concurrent use.
+// Prober runs probes of every kind. It is safe for concurrent use.
 type Prober struct {
 	exec ExecRunner
 	http *httpProber
 }
 
-// New makes a Prober that runs commands with exec.
+// New returns a Prober that runs commands with exec.
 func New(exec ExecRunner) *Prober {
 	return &Prober{exec: exec, http: newHTTPProber()}
 }
 
-// Probe looks once, for at most timeout. The message explains a Failure or a Warning. The error is not a verdict:
-// it says that the look could not be made at all (a port name that no container port has, a runtime that does not
-// answer).
+// Probe probes once, for at most timeout. The message explains a Failure or a Warning. An error is not a result: the
+// probe could not be run (a port name that no container port has, a runtime that cannot be reached).
 func (p *Prober) Probe(ctx context.Context, handler corev1.ProbeHandler, target Target, timeout time.Duration) (
 	Result, string, error,
 ) {
@@ -85,7 +84,7 @@ func (p *Prober) Probe(ctx context.Context, handler corev1.ProbeHandler, target 
 	}
 }
 
-// ResolvePort turns a port of a probe or hook into a number, looking a name up in the container's ports.
+// ResolvePort returns the number of a probe's or hook's port; a name is looked up in the container's ports.
 func ResolvePort(port intstr.IntOrString, container *corev1.Container) (int, error) {
 	number := port.IntValue()
 	if port.Type == intstr.String {

@@ -235,7 +235,7 @@ func TestTCP(t *testing.T) {
 	require.Contains(t, message, "refused")
 }
 
-// unresponsiveAddress is an address that nobody listens on, nor will while the test runs: its port is taken.
+// unresponsiveAddress is an address without a listener, whose port stays taken while the test runs.
 func unresponsiveAddress(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -24,7 +24,7 @@ var (
 func TestDo(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
-		answers []error // the last one is repeated
+		results []error // the last one is repeated
 		asked   int
 		took    time.Duration
 	}{
@@ -39,11 +39,11 @@ func TestDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, calls := time.Now(), 0
-				last := test.answers[len(test.answers)-1]
+				last := test.results[len(test.results)-1]
 				result, err := authzretry.Do(t.Context(), clock.RealClock{}, func(context.Context) (int, error) {
 					calls++
-					if calls <= len(test.answers) {
-						return calls, test.answers[calls-1]
+					if calls <= len(test.results) {
+						return calls, test.results[calls-1]
 					}
 					return calls, last
 				})

@@ -23,19 +23,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// answers is a runtime service that knows its version only.
-type answers struct {
+// versionService is a runtime service that implements Version only.
+type versionService struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	deadline chan bool
 }
 
-func (a *answers) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (a *versionService) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	_, ok := ctx.Deadline()
 	a.deadline <- ok
 	return &runtimeapi.VersionResponse{RuntimeName: "test"}, nil
 }
 
-func serve(t *testing.T, socket string, a *answers) (stop func()) {
+func serve(t *testing.T, socket string, a *versionService) (stop func()) {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	server := grpc.NewServer()
@@ -46,7 +46,7 @@ func serve(t *testing.T, socket string, a *answers) (stop func()) {
 }
 
 func TestCallsAreBoundedAndObserved(t *testing.T) {
-	socket, a := filepath.Join(t.TempDir(), "s"), &answers{deadline: make(chan bool, 1)}
+	socket, a := filepath.Join(t.TempDir(), "s"), &versionService{deadline: make(chan bool, 1)}
 	defer serve(t, socket, a)()
 	var seen []string
 	client, err := cri.New(cri.Deps{
@@ -74,7 +74,7 @@ func TestConnectionIsAnEvent(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() { _ = client.Watch(ctx, func(connected bool) { changes <- connected }) })
 	require.False(t, <-changes)
-	stop := serve(t, socket, &answers{})
+	stop := serve(t, socket, &versionService{})
 	require.True(t, <-changes)
 	stop()
 	require.False(t, <-changes)
@@ -89,15 +89,15 @@ func TestEndpointIsChecked(t *testing.T) {
 	}
 }
 
-func TestMessageTakesTheWrappingOff(t *testing.T) {
+func TestMessageOmitsPrefix(t *testing.T) {
 	err := fmt.Errorf("run sandbox: %w", status.Error(codes.Unknown, "no network"))
 	require.Equal(t, "run sandbox: no network", cri.Message(err))
 	require.Equal(t, "plain", cri.Message(errors.New("plain")))
 	require.True(t, cri.IsNotFound(fmt.Errorf("x: %w", status.Error(codes.NotFound, "gone"))))
 }
 
-// TestASocketWithoutCRIIsARuntimeThatIsAway: containerd answers there, but its CRI is switched off. Taken for a runtime of an
-// old version, it would be listed for ever, also once CRI is switched on.
+// TestASocketWithoutCRIIsARuntimeThatIsAway: containerd serves the socket, but CRI is disabled. If it were taken for an
+// old runtime, it would be polled forever, even after CRI is enabled.
 func TestASocketWithoutCRIIsARuntimeThatIsAway(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
@@ -124,23 +124,23 @@ func TestASocketWithoutCRIIsARuntimeThatIsAway(t *testing.T) {
 	}
 	requireAway()
 
-	// A call goes by the connection of before until the client has seen its end.
+	// A call uses the previous connection until the client has noticed its end.
 	watched, cancel := context.WithCancel(t.Context())
 	changes := make(chan bool, 10)
 	group.Go(func() { _ = client.Watch(watched, func(connected bool) { changes <- connected }) })
-	for !<-changes { // a call may be done before the client says that it is connected
+	for !<-changes { // a call may finish before the client reports the connection
 	}
 	server.Stop()
 	require.False(t, <-changes)
 	cancel()
 	group.Wait()
 
-	a := &answers{deadline: make(chan bool, 1)}
+	a := &versionService{deadline: make(chan bool, 1)}
 	defer serve(t, socket, a)()
 	defer client.Close()
 	events, err = client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err == nil {
 		_, err = events.Recv()
 	}
-	require.True(t, cri.IsUnimplemented(err), "a method that is not there is another matter: %v", err)
+	require.True(t, cri.IsUnimplemented(err), "a missing method is a different error: %v", err)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-dev/berth/volume/csi/fake"
 )
 
-// limit is what the CSINode says how many volumes of the only driver the node can have.
+// limit returns the volume limit of the only driver in the CSINode.
 func (f *fixture) limit() int32 {
 	f.t.Helper()
 	drivers := f.csiNode().Spec.Drivers
@@ -18,7 +18,7 @@ func (f *fixture) limit() int32 {
 	return *drivers[0].Allocatable.Count
 }
 
-func TestLimitsAreAskedForAgain(t *testing.T) {
+func TestVolumeLimitsAreRefreshed(t *testing.T) {
 	f := newFixture(t)
 	f.period.Store(int64(10 * time.Second))
 	driver := fake.New(fake.Config{Name: "one", NodeID: "id", Dir: t.TempDir(), MaxVolumes: 5})

@@ -43,10 +43,10 @@ type fixture struct {
 	mu       sync.Mutex
 	notReady error
 	current  *corev1.Node
-	period   atomic.Int64 // how often drivers want to be asked for their limits
+	period   atomic.Int64 // refresh period of all drivers
 }
 
-// testTimeout is how long the tests wait for what needs no clock.
+// testTimeout bounds waits for what needs no clock.
 const testTimeout = time.Minute
 
 func newFixture(t *testing.T) *fixture {
@@ -162,7 +162,7 @@ func TestDriversAreWrittenDown(t *testing.T) {
 	require.NoError(t, f.Deregister(t.Context(), one), "twice is fine")
 }
 
-// TestCallsOfDriversAreMeasured has a driver called for what it can and what it is, and then not wait for the answer.
+// TestCallsOfDriversAreMeasured lets a registration call the driver, and then cancels a call.
 func TestCallsOfDriversAreMeasured(t *testing.T) {
 	f := newFixture(t)
 	f.start()

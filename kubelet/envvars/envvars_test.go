@@ -28,7 +28,7 @@ func TestExpand(t *testing.T) {
 		"-$(A)-$(A)-":    "-x-x-",
 		"$(NOT)":         "$(NOT)",
 		"$(EMPTY)":       "",
-		"$(REF)":         "$(A)", // what a variable holds is not looked into again
+		"$(REF)":         "$(A)", // a value is not expanded again
 		"$$(A)":          "$(A)",
 		"$$$(A)":         "$x",
 		"$$$$(A)":        "$$(A)",

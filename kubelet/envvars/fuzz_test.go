@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzExpand checks two promises on any text: without variables it stays as it is but for doubled dollars, and
-// doubling every dollar keeps a text from being expanded at all.
+// FuzzExpand checks two properties of any text: without variables it is unchanged except for doubled dollars, and
+// doubling every dollar prevents any expansion.
 func FuzzExpand(f *testing.F) {
 	for _, text := range []string{"", "$(A)", "$$(A)", "$($(A))", "a$", "$("} {
 		f.Add(text)
@@ -23,7 +23,7 @@ func FuzzExpand(f *testing.F) {
 	})
 }
 
-// FuzzParseFile reads whatever a container has left in its environment file.
+// FuzzParseFile parses any content of an environment file.
 func FuzzParseFile(f *testing.F) {
 	f.Add("A='b' # c\nD='e\nf'\n", "D")
 	f.Add("A= 'b'\n=\n", "A")

@@ -70,7 +70,7 @@ func (d *fakeDisk) ids() (out []string) {
 	return out
 }
 
-// change runs while nobody looks.
+// change modifies the disk between two checks.
 func (d *fakeDisk) change(how func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +81,7 @@ func (d *fakeDisk) usage(string) (capacity, available uint64, err error) {
 	return 100, uint64(100 - 10*len(d.ids())), nil
 }
 
-// start runs the collector in the bubble of the test. What it returns lets a period pass, and the look at its end.
+// start runs the collector in the test's bubble. The returned function waits for the next check to finish.
 func start(t *testing.T, config images.CollectorConfig, deps images.CollectorDeps) (nextPeriod func()) {
 	t.Helper()
 	c, err := images.NewCollector(deps, config)
@@ -96,7 +96,7 @@ func start(t *testing.T, config images.CollectorConfig, deps images.CollectorDep
 	}
 }
 
-// TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk that has room.
+// TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk with free space.
 func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDisk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
@@ -108,7 +108,7 @@ func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
 		nextPeriod := start(t, images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
 			Service: d, Usage: d.usage, OnRemoved: func() { removed++ },
 		})
-		nextPeriod() // all are seen, left is used
+		nextPeriod() // all are known, "left" is in use
 		d.change(func() { d.containers = d.containers[:1] })
 		nextPeriod()
 		nextPeriod()
@@ -143,8 +143,9 @@ func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
 	})
 }
 
-// TestCollectorTellsWhatFails has a disk of no size, one that is full of what is in use, and one that cannot be asked.
-func TestCollectorTellsWhatFails(t *testing.T) {
+// TestCollectorRecordsEventsOfFailures uses a disk without size, one whose images are all in use, and one that cannot
+// be measured.
+func TestCollectorRecordsEventsOfFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		capacity, available uint64
 		err                 error
@@ -153,7 +154,7 @@ func TestCollectorTellsWhatFails(t *testing.T) {
 	}{
 		"no size": {0, 0, nil, 1, "Warning InvalidDiskCapacity invalid capacity 0 on image filesystem"},
 		"in use":  {100, 1, nil, 1, "Warning FreeDiskSpaceFailed wanted to free 39 bytes, but freed 0"},
-		"not told; once may happen": {0, 0, errors.New("no such device"), 2,
+		"a single failure is not reported": {0, 0, errors.New("no such device"), 2,
 			"Warning ImageGCFailed no such device"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ func (s secrets) Secret(_ context.Context, _, name string) (*corev1.Secret, erro
 	}, nil
 }
 
-// TestNodeConfig pulls with what lies on the node, after what the Pod brings.
+// TestNodeConfig pulls with the node's credentials, after those of the Pod.
 func TestNodeConfig(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")

@@ -86,7 +86,7 @@ func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
 		require.Equal(t, images.ReasonPull, ensure().Reason)
 		waits := ensure()
 		require.Equal(t, images.ReasonBackOff, waits.Reason)
-		require.Contains(t, waits.Message, "no such host", "the last failure is told")
+		require.Contains(t, waits.Message, "no such host", "the message of the last failure")
 		require.Equal(t, delay*time.Second, waits.RetryAt.Sub(clk.Now()))
 		clk.Step(delay * time.Second)
 	}
@@ -157,7 +157,7 @@ func TestPullsWaitForTheirTurn(t *testing.T) {
 		}()
 	}
 	require.Eventually(t, func() bool { return runtime.Calls("PullImage") == 1 }, time.Minute, time.Millisecond)
-	// Whoever gives up its turn before it has come does not pull.
+	// A caller whose context ends while it is queued does not pull.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = m.Ensure(ctx, want("three:1", corev1.PullAlways))

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
-// privateRegistry is a runtime whose registry asks for a login, unless it is open.
+// privateRegistry is a runtime whose registry requires a login, unless it is open.
 type privateRegistry struct {
 	*fake.Runtime
 	open bool
@@ -37,7 +37,7 @@ func (g *privateRegistry) PullImage(ctx context.Context, in *runtimeapi.PullImag
 	return g.Runtime.PullImage(ctx, in, opts...)
 }
 
-// tenantFixture is a node on which several Pods want one private image.
+// tenantFixture is a node on which several Pods use one private image.
 type tenantFixture struct {
 	t       *testing.T
 	dir     string
@@ -69,7 +69,7 @@ func (n *tenantFixture) restart() {
 	require.NoError(n.t, err)
 }
 
-// ensure is what becomes of a Pod that names the Secrets: the reason for which it waits, and how often it pulled.
+// ensure calls Ensure for a Pod with these Secrets and returns the reason of its error and the number of pulls.
 func (n *tenantFixture) ensure(policy corev1.PullPolicy, secrets ...string) (reason string, pulls int) {
 	n.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: types.UID(n.t.Name() + time.Now().String())}}
@@ -88,7 +88,7 @@ func (n *tenantFixture) ensure(policy corev1.PullPolicy, secrets ...string) (rea
 	return reason, n.runtime.Calls("PullImage") - before
 }
 
-// TestPrivateImage has a Pod pull with a login, and others come after it.
+// TestPrivateImage lets one Pod pull with a login, and others use the image after it.
 func TestPrivateImage(t *testing.T) {
 	n := newTenantFixture(t)
 	check := func(policy corev1.PullPolicy, wantReason string, wantPulls int, secrets ...string) {
@@ -111,7 +111,7 @@ func TestPrivateImage(t *testing.T) {
 		check(corev1.PullNever, images.ReasonNeverPull, 0, "missing")
 		n.restart()
 	}
-	// The registry gives it to all, which the first that asks finds out.
+	// The registry becomes public, which the next pull records.
 	n.runtime.open = true
 	check(corev1.PullNever, images.ReasonNeverPull, 0)
 	check(corev1.PullIfNotPresent, "", 1)
@@ -120,26 +120,26 @@ func TestPrivateImage(t *testing.T) {
 	check(corev1.PullNever, "", 0)
 }
 
-// TestRefusalDoesNotTell compares the words for an image that is not there with those for one that is not theirs.
-func TestRefusalDoesNotTell(t *testing.T) {
+// TestNeverPullDoesNotRevealImage compares the error for a missing image with that for a present one of another tenant.
+func TestNeverPullDoesNotRevealImage(t *testing.T) {
 	n := newTenantFixture(t)
-	told := func() (error, string) {
+	pull := func() (error, string) {
 		_, err := n.Ensure(t.Context(), want("reg.example/app:1", corev1.PullNever))
 		require.Error(t, err)
 		return err, <-n.events.Events
 	}
-	absent, absentEvent := told()
+	absent, absentEvent := pull()
 	reason, _ := n.ensure(corev1.PullIfNotPresent, "good")
 	require.Empty(t, reason)
 	for len(n.events.Events) > 0 {
 		<-n.events.Events
 	}
-	refused, refusedEvent := told()
+	refused, refusedEvent := pull()
 	require.Equal(t, absent, refused)
 	require.Equal(t, absentEvent, refusedEvent)
 }
 
-// TestImportedImage is there without a pull of ours: it is anybody's, and nobody is asked for credentials.
+// TestImportedImage uses an image that was not pulled: every Pod may use it, and no credentials are read.
 func TestImportedImage(t *testing.T) {
 	n := newTenantFixture(t)
 	n.runtime.AddImage("reg.example/app:1")
@@ -150,7 +150,7 @@ func TestImportedImage(t *testing.T) {
 	require.NoDirExists(t, n.dir)
 }
 
-// TestPullOfUnknownEnd is cut off in the middle; the image is there afterwards.
+// TestPullOfUnknownEnd loses the connection during a pull; the image is present afterwards.
 func TestPullOfUnknownEnd(t *testing.T) {
 	n := newTenantFixture(t)
 	n.runtime.FailNext("PullImage", status.Error(codes.Unavailable, "connection lost"))
@@ -166,7 +166,7 @@ func TestPullOfUnknownEnd(t *testing.T) {
 	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
 	require.Equal(t, images.ReasonPull, reason)
 	reason, _ = n.ensure(corev1.PullNever)
-	require.Equal(t, images.ReasonNeverPull, reason, "a failure does not make the image anybody's")
+	require.Equal(t, images.ReasonNeverPull, reason, "a failure does not open the image")
 	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
 	require.Empty(t, reason)
 	reason, _ = n.ensure(corev1.PullNever, "copy")

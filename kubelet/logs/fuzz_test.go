@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzRead reads whatever a full disk or a hostile runtime may have left: it neither fails nor reads past the end, and
-// the last lines are the end of all lines.
+// FuzzRead reads any content that a full disk or a hostile runtime may leave: reading must not fail or read past the
+// end, and the last lines must be the end of all lines.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(sample), int64(3))
 	f.Add([]byte("2026-01-01T00:00:01Z stdout P\n\n \n"), int64(1))

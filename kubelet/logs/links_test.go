@@ -27,14 +27,14 @@ func TestLinks(t *testing.T) {
 	require.NoError(t, l.Remove(long.ID))
 	require.NoError(t, l.Remove(long.ID), "again")
 
-	// The next process finds what this one left, and what it owed; what is not ours stays.
+	// The next process removes stale links and creates missing ones; foreign links stay.
 	require.NoError(t, os.Symlink("/elsewhere", path("foreign.log")))
 	require.NoError(t, os.WriteFile(path("file.log"), nil, 0o600))
 	b := a
 	b.ID = "2b"
 	next := NewLinks(dir, logRoot)
 	fresh := a
-	fresh.ID = "3c" // made after the runtime was listed
+	fresh.ID = "3c" // created after the runtime was listed
 	require.NoError(t, next.Add(fresh))
 	require.NoError(t, next.Reconcile([]Link{b}))
 	require.NoFileExists(t, path("web_ns_app-1a.log"))

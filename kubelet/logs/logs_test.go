@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sample is a log as a runtime writes it: one line in three parts, one on the other stream, one torn.
+// sample is a log in the runtime's format: one line in three parts, one of the other stream, one torn.
 const sample = `2026-01-01T00:00:01.000000001Z stdout F one
 2026-01-01T00:00:02Z stderr F oops
 2026-01-01T00:00:03.5Z stdout P two-
@@ -75,8 +75,8 @@ func TestRead(t *testing.T) {
 	require.Equal(t, "not com", only.String())
 }
 
-// TestTailAgainstASimpleVersion compares the search from the end with reading everything and counting, over files
-// larger than a block.
+// TestTailAgainstASimpleVersion compares the backward search with reading and counting all lines, for files larger than
+// a block.
 func TestTailAgainstASimpleVersion(t *testing.T) {
 	for _, lines := range []int{0, 1, 2, 400, 1000} {
 		for _, size := range []int{0, 1, 97} {
@@ -101,7 +101,7 @@ func TestTailAgainstASimpleVersion(t *testing.T) {
 	}
 }
 
-// flow is a writer that lets a test wait for what comes.
+// flow is a writer that lets a test wait for output.
 type flow chan string
 
 func (f flow) Write(p []byte) (int, error) {
@@ -130,7 +130,7 @@ func TestFollow(t *testing.T) {
 	add(t, path, whole[10:])
 	require.Equal(t, "second\n", <-out)
 
-	// Rotation: the old file is renamed, and the runtime goes on writing to it until it opens the new one.
+	// Rotation: the old file is renamed, and the runtime continues writing to it until it opens the new one.
 	require.NoError(t, os.Rename(path, path+".1"))
 	add(t, path, "")
 	add(t, path+".1", line("late"))

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A second node agent of the same name answers each write with one of its own. The two do not keep the API server busy,
-// people are told, and once the other one is gone the status is right again.
+// A second kubelet with the same node name overwrites each status write. The two must not overload the API server, the
+// conflict is reported, and once the other kubelet is gone the status is correct again.
 func TestTwoOfOneName(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		nodes := f.client.CoreV1().Nodes()
@@ -33,7 +33,7 @@ func TestTwoOfOneName(t *testing.T) {
 					if !ok || node.Status.Addresses[0].Address == "10.66.66.66" {
 						continue
 					}
-					time.Sleep(time.Millisecond) // until the one who wrote has the answer: the fake numbers no versions
+					time.Sleep(time.Millisecond) // until the writer has the response: the fake has no resource versions
 					node = node.DeepCopy()
 					node.Status.Addresses[0].Address = "10.66.66.66"
 					if _, err := nodes.UpdateStatus(rival, node, metav1.UpdateOptions{}); err == nil {
@@ -42,14 +42,14 @@ func TestTwoOfOneName(t *testing.T) {
 				}
 			}
 		}()
-		f.SetNotReady("test", context.Canceled) // a write of ours begins it
+		f.SetNotReady("test", context.Canceled) // a write of this kubelet starts the conflict
 		synctest.Wait()
 		f.SetNotReady("test", nil)
 		time.Sleep(30 * time.Minute)
 		end()
 		answers := <-done
-		require.Greater(t, answers, 20, "nobody gives in")
-		require.Less(t, answers, 50, "but nobody hurries either")
+		require.Greater(t, answers, 20, "both keep writing")
+		require.Less(t, answers, 50, "but with backoff")
 		var unchanged []string
 		for _, event := range f.events() {
 			if strings.Contains(event, "NodeStatusContested") {
@@ -61,7 +61,7 @@ func TestTwoOfOneName(t *testing.T) {
 		time.Sleep(time.Minute + time.Second)
 		require.Equal(t, "10.0.0.1", f.get(t).Status.Addresses[0].Address)
 
-		// What is new here is written at once, whoever quarrels.
+		// A change of this node is written at once, even during a conflict.
 		require.NoError(t, f.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"v"}))
 	})
 }

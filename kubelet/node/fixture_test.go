@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeMachine has what a test gives it.
+// fakeMachine returns the values that a test sets.
 type fakeMachine struct {
 	mu    sync.Mutex
 	info  node.MachineInfo
@@ -55,13 +55,13 @@ func (m *fakeMachine) set(change func(*node.Usage)) {
 	change(&m.usage)
 }
 
-// fakeRuntime is a runtime that can be away, and whose network can be down.
+// fakeRuntime is a runtime that can be unreachable, and whose network can be down.
 type fakeRuntime struct {
 	mu      sync.Mutex
 	away    error
 	network bool
 	images  []*runtimeapi.Image
-	asked   int // for its status
+	asked   int // number of Status calls
 }
 
 func (r *fakeRuntime) set(change func(*fakeRuntime)) {
@@ -114,7 +114,7 @@ type fixture struct {
 	thresholds *node.Thresholds
 }
 
-// run calls test in a bubble with a Manager; prepare may change what it finds.
+// run calls test in a synctest bubble with a running Manager; prepare may change the fixture before.
 func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func (f *fixture) condition(t *testing.T, kind corev1.NodeConditionType) corev1.
 	return corev1.NodeCondition{}
 }
 
-// writes counts how often the Node was created or patched.
+// writes returns how often the Node was created or patched.
 func (f *fixture) writes() int {
 	n := 0
 	for _, action := range f.client.Actions() {

@@ -87,7 +87,7 @@ func TestNetworkNotReady(t *testing.T) {
 		ready := f.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Equal(t, "container runtime network not ready: NetworkReady=false reason:NoCNI message:no config", ready.Message)
-		// While not ready, the runtime is asked often, since nothing tells when its network comes up.
+		// While not ready, the runtime is queried often: there is no event for its network becoming ready.
 		time.Sleep(700 * time.Millisecond)
 		f.runtime.set(func(r *fakeRuntime) { r.network = true })
 		time.Sleep(time.Second)
@@ -115,8 +115,8 @@ func TestRuntimeAwayHasGrace(t *testing.T) {
 	})
 }
 
-// Whatever else happens to the node, a runtime that is away is asked at the pace of the backoff.
-func TestRuntimeAwayIsAskedSlowly(t *testing.T) {
+// Whatever else happens on the node, an unreachable runtime is queried with backoff.
+func TestUnreachableRuntimeIsQueriedSlowly(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		f.runtime.set(func(r *fakeRuntime) { r.away, r.asked = errors.New("no socket"), 0 })
 		f.RuntimeChanged()
@@ -218,7 +218,7 @@ func TestTakesOverExistingNode(t *testing.T) {
 		require.Len(t, n.Status.Addresses, 2)
 		require.Contains(t, n.Status.Capacity, corev1.ResourceName("example.com/gpu"))
 		require.NotContains(t, n.Status.Capacity, corev1.ResourceName("hugepages-1Gi"))
-		require.Equal(t, []corev1.UniqueVolumeName{"v1"}, n.Status.VolumesInUse, "nobody said yet what is in use")
+		require.Equal(t, []corev1.UniqueVolumeName{"v1"}, n.Status.VolumesInUse, "the volumes in use are not known yet")
 		require.Len(t, n.Status.VolumesAttached, 1)
 		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 		require.Equal(t, corev1.ConditionTrue, f.condition(t, "Other").Status)
@@ -288,8 +288,8 @@ func TestChangedByOthersIsPutRight(t *testing.T) {
 	})
 }
 
-// TestOtherAddressesAreTold has the node move, and its first address be one that it had before.
-func TestOtherAddressesAreTold(t *testing.T) {
+// TestAddressChangesAreReported changes the addresses twice; the second time the primary address is an earlier one.
+func TestAddressChangesAreReported(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		addresses := func() (all []string) {
 			for _, address := range f.get(t).Status.Addresses {
@@ -300,14 +300,14 @@ func TestOtherAddressesAreTold(t *testing.T) {
 		before := addresses()
 		for _, now := range [][]net.IP{{net.IPv4(10, 9, 9, 9)}, {net.IPv4(10, 8, 8, 8), net.ParseIP("fd00::1")}, {net.IPv4(10, 9, 9, 9)}} {
 			f.SetIPs(now)
-			synctest.Wait() // no clock moves: it is written at once
+			synctest.Wait() // the clock stands still: it is written at once
 			want := []string{}
 			for _, ip := range now {
 				want = append(want, "InternalIP "+ip.String())
 			}
 			require.Equal(t, append(want, before[len(before)-1]), addresses())
 		}
-		require.NotContains(t, strings.Join(f.events(), " "), "Contested", "that is nobody else's doing")
+		require.NotContains(t, strings.Join(f.events(), " "), "Contested", "no other client is the cause")
 	})
 }
 
@@ -331,7 +331,7 @@ func TestLargestImagesAreListed(t *testing.T) {
 	})
 }
 
-func TestCordonIsTold(t *testing.T) {
+func TestCordonIsRecorded(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		require.NotContains(t, strings.Join(f.events(), " "), "Schedulable", "a node begins schedulable")
 		for _, c := range []struct {

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout is how long the tests wait for what comes at once.
+// testTimeout bounds waits for what happens at once.
 const testTimeout = time.Minute
 
-// remoteAddress is an address that is far away, and that nobody is sent anything to.
+// remoteAddress is a distant address; nothing is sent to it.
 const remoteAddress = "198.51.100.1:6443"
 
-// fixture is a network namespace of the test's own, in which a Follower runs. Its one link has 192.0.2.10.
+// fixture is a network namespace of the test, in which a Watcher runs. Its one link has 192.0.2.10.
 type fixture struct {
 	*netlink.Handle
 	t          *testing.T
@@ -36,9 +36,9 @@ type fixture struct {
 	clock      *clocktesting.FakeClock
 	store      *Store
 	changed    chan string
-	findsBegun atomic.Int64  // questions
-	findsDone  atomic.Int64  // those that were answered
-	gate       chan struct{} // if not nil, what the follower asks waits for a value
+	findsBegun atomic.Int64  // calls of find
+	findsDone  atomic.Int64  // calls of find that have returned
+	gate       chan struct{} // if not nil, find waits for a value
 }
 
 func newFixture(t *testing.T, gate chan struct{}) *fixture {
@@ -62,7 +62,7 @@ func newFixture(t *testing.T, gate chan struct{}) *fixture {
 	return f
 }
 
-// run makes the namespace and follows in it. The thread ends with it.
+// run creates the namespace and runs the Watcher in it. Its thread ends with it.
 func (f *fixture) run(ctx context.Context, ready chan<- error) error {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
@@ -91,7 +91,7 @@ func (f *fixture) run(ctx context.Context, ready chan<- error) error {
 	return watcher.Start(ctx)
 }
 
-// find is the address from which the world outside would be reached.
+// find returns the local address of a route to remoteAddress.
 func (f *fixture) find(ctx context.Context) ([]net.IP, error) {
 	f.findsBegun.Add(1)
 	defer f.findsDone.Add(1)
@@ -118,12 +118,12 @@ func (f *fixture) address(address string) *netlink.Addr {
 	return parsed
 }
 
-// lease is what a DHCP client does with a new one.
+// lease does what a DHCP client does with a new lease.
 func (f *fixture) lease(address, router string) error {
 	return errors.Join(f.AddrAdd(f.link, f.address(address)), f.RouteReplace(f.defaultRoute(router)))
 }
 
-// defaultRoute is the way out by a router.
+// defaultRoute returns the default route through a router.
 func (f *fixture) defaultRoute(router string) *netlink.Route {
 	return &netlink.Route{LinkIndex: f.link.Attrs().Index, Gw: net.ParseIP(router)}
 }
@@ -134,19 +134,19 @@ func (f *fixture) requireAddresses(addresses string) {
 	case got := <-f.changed:
 		require.Equal(f.t, addresses, got)
 	case <-time.After(testTimeout):
-		f.t.Fatalf("nobody told of %s", addresses)
+		f.t.Fatalf("OnChange was not called with %s", addresses)
 	}
 	require.Equal(f.t, addresses, fmt.Sprint(f.store.IPs()))
 }
 
-// waitFinds waits until the follower has asked again.
+// waitFinds waits until find was called again.
 func (f *fixture) waitFinds(than int64) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool { return f.findsDone.Load() > than }, testTimeout, time.Millisecond)
 }
 
-// TestWatcherFollowsAddressChanges has an address come that is not the node's, a lease that is lost and another one, and a second
-// network that the way out goes through. The clock stands still: only the kernel's word can be the cause.
+// TestWatcherFollowsAddressChanges adds an address that is not the node's, replaces the lease, and adds a second
+// network with the default route. The clock stands still: only kernel notifications can cause the updates.
 func TestWatcherFollowsAddressChanges(t *testing.T) {
 	f := newFixture(t, nil)
 	f.waitFinds(0)
@@ -157,7 +157,7 @@ func TestWatcherFollowsAddressChanges(t *testing.T) {
 	require.NoError(t, f.AddrDel(f.link, f.address("203.0.113.5/24")))
 
 	finds = f.findsDone.Load()
-	require.NoError(t, f.AddrDel(f.link, f.address("192.0.2.10/24"))) // and with the last one, the kernel drops the routes
+	require.NoError(t, f.AddrDel(f.link, f.address("192.0.2.10/24"))) // with the last address the kernel drops the routes
 	f.waitFinds(finds)
 	require.Empty(t, f.changed, "an address that is lost is not another one yet")
 	require.Equal(t, []string{"192.0.2.10"}, f.store.Strings())
@@ -171,7 +171,7 @@ func TestWatcherFollowsAddressChanges(t *testing.T) {
 	require.False(t, f.clock.HasWaiters())
 }
 
-// TestWatcherRecoversFromDroppedMessages has more changes than the kernel keeps for who does not listen.
+// TestWatcherRecoversFromDroppedMessages causes more changes than the kernel buffers for a slow reader.
 func TestWatcherRecoversFromDroppedMessages(t *testing.T) {
 	gate := make(chan struct{}, 1)
 	f := newFixture(t, gate)
@@ -190,7 +190,7 @@ func TestWatcherRecoversFromDroppedMessages(t *testing.T) {
 	f.requireAddresses("[192.0.2.77]")
 	require.Eventually(t, f.clock.HasWaiters, testTimeout, time.Millisecond, "the kernel says that it has dropped some")
 
-	require.NoError(t, f.RouteReplace(f.defaultRoute("203.0.113.1"))) // while nobody listens
+	require.NoError(t, f.RouteReplace(f.defaultRoute("203.0.113.1"))) // while not subscribed
 	f.clock.Step(initialBackoff)
 	f.requireAddresses("[203.0.113.5]")
 	finds := f.findsDone.Load()

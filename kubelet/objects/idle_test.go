@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// waitIdleExpiry moves the clock until what nobody needs is forgotten.
+// waitIdleExpiry advances the clock until unused objects are removed.
 func (f *fixture) waitIdleExpiry(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
@@ -31,7 +31,7 @@ func TestNextPodReadsAndOpensNoWatch(t *testing.T) {
 	f.Release("a")
 	require.Equal(t, 1, f.Watched())
 
-	// The watch has not told of this yet, but the Pod was made after it.
+	// The watch has not delivered this yet, but the Pod was created after it.
 	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), f.configMap("2"), "ns"))
 	f.Acquire(pod("b", "conf"))
 	require.Equal(t, "2", f.value(t))
@@ -56,13 +56,13 @@ func TestPodThatComesBackInTimeKeepsItsObject(t *testing.T) {
 	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
 	f.clock.Step(30 * time.Second)
 	f.Acquire(pod("b", "conf"))
-	f.Release("b") // idle anew
+	f.Release("b") // idle again
 	f.Acquire(pod("c", "conf"))
 	require.Equal(t, "1", f.value(t))
 	f.clock.Step(time.Hour)
-	f.Acquire(pod("d", "conf", "other")) // its answer comes after the clock's
+	f.Acquire(pod("d", "conf", "other")) // its response comes after the clock's
 	<-f.changed
-	require.Equal(t, 2, f.Watched(), "it is needed")
+	require.Equal(t, 2, f.Watched(), "a Pod needs it")
 }
 
 func TestIdleObjectWhoseWatchEndsIsForgotten(t *testing.T) {
@@ -93,7 +93,7 @@ func TestSecretIsForgottenWithItsLastPod(t *testing.T) {
 	require.Eventually(t, events.IsStopped, time.Minute, time.Millisecond)
 }
 
-func TestNotMoreThanSomeObjectsAreFollowedForNobody(t *testing.T) {
+func TestIdleObjectsAreBounded(t *testing.T) {
 	const many = 100
 	f := start(t)
 	for i := range many {
@@ -108,7 +108,8 @@ func TestNotMoreThanSomeObjectsAreFollowedForNobody(t *testing.T) {
 	require.Eventually(t, func() bool { return f.Watched() == 64 }, time.Minute, time.Millisecond)
 }
 
-// TestIdleObjectIsReplacedByAnImmutableOne and that by another: each Pod gets what is there when it comes.
+// TestIdleObjectIsReplacedByAnImmutableOne replaces an idle object by an immutable one, and that by another: each Pod
+// gets the object that exists when it is acquired.
 func TestIdleObjectIsReplacedByAnImmutableOne(t *testing.T) {
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
 	f := idleAndFixed(t, resource)
@@ -127,7 +128,7 @@ func TestIdleObjectIsReplacedByAnImmutableOne(t *testing.T) {
 	require.Equal(t, "4", f.value(t))
 }
 
-// idleAndFixed is a world with an object that has become immutable since its last Pod went.
+// idleAndFixed returns a fixture with an object that became immutable after its last Pod was released.
 func idleAndFixed(t *testing.T, resource schema.GroupVersionResource) *fixture {
 	t.Helper()
 	f := start(t)

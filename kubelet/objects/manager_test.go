@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fixture is a Manager and the API server that it talks to. A watch is opened by the Manager and fed by the test.
+// fixture is a Manager with its API server. The Manager opens watches, and the test sends their events.
 type fixture struct {
 	*objects.Manager
 	client  *fake.Clientset
@@ -138,7 +138,7 @@ func TestStaleEventsAreIgnored(t *testing.T) {
 	foreign := f.configMap("foreign")
 	foreign.Name = "other"
 	events.Add(foreign)
-	events.Modify(f.configMap("newer")) // taken after the ones before it
+	events.Modify(f.configMap("newer")) // applied after the previous ones
 	<-f.changed
 	require.Equal(t, "newer", f.value(t))
 	require.Empty(t, f.changed)
@@ -175,7 +175,7 @@ func TestWatchThatEndsIsOpenedAnew(t *testing.T) {
 	<-f.watches
 }
 
-// failGets answers the next reads with the error.
+// failGets makes the next reads fail with the error.
 func (f *fixture) failGets(times int32, err error) {
 	var left atomic.Int32
 	left.Store(times)
@@ -198,7 +198,7 @@ func TestErrorIsTriedAgain(t *testing.T) {
 	require.Equal(t, "1", f.value(t))
 }
 
-// TestObjectThatMayNotBeReadYet: nobody hears of a refusal that lasts until the authorizer has seen the Pod.
+// TestObjectThatMayNotBeReadYet: a refusal that lasts until the authorizer knows the Pod is retried and not reported.
 func TestObjectThatMayNotBeReadYet(t *testing.T) {
 	f := start(t)
 	f.failGets(2, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "conf", errors.New("no relationship")))
@@ -223,7 +223,7 @@ func TestImmutableObjectIsNotWatched(t *testing.T) {
 	<-f.changed
 	require.Equal(t, "1", f.value(t))
 	f.Acquire(pod("b", "conf", "other"))
-	<-f.changed // of the other, which is not there; its watch is the only one
+	<-f.changed // of the other, which does not exist; its watch is the only one
 	<-f.watches
 	for _, action := range f.client.Actions() {
 		if watched, ok := action.(clienttesting.WatchAction); ok {
@@ -232,7 +232,7 @@ func TestImmutableObjectIsNotWatched(t *testing.T) {
 	}
 }
 
-func TestGetOfAnObjectThatNobodyAcquiredAsksTheServer(t *testing.T) {
+func TestGetOfUnacquiredObjectReadsFromServer(t *testing.T) {
 	f := start(t)
 	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
 	require.Equal(t, "1", f.value(t))

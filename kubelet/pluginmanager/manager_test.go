@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTimeout = time.Minute
 
-// recordingHandler notes what it is told.
+// recordingHandler records its calls.
 type recordingHandler struct {
 	calls chan string
 	mu    sync.Mutex
@@ -67,10 +67,10 @@ func newFixture(t *testing.T) *fixture {
 	}
 }
 
-// start starts a node agent, and returns what ends it.
+// start starts a Manager and returns a function that stops it.
 func (f *fixture) start() (stop func()) {
 	f.t.Helper()
-	// Whoever does not answer in time is asked again when the clock has gone on: here it stands still.
+	// A plugin that does not respond in time is retried when the clock advances: here it stands still.
 	manager, err := pluginmanager.New(pluginmanager.Deps{
 		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: f.recordingHandler}, Clock: f.clock,
 	}, pluginmanager.Config{Dir: f.dir, InfoTimeout: testTimeout})
@@ -107,7 +107,7 @@ func (f *fixture) nextCall() string {
 	case notifyErr := <-f.calls:
 		return notifyErr
 	case <-time.After(testTimeout):
-		f.t.Fatal("the handler was told nothing")
+		f.t.Fatal("the handler was not called")
 		return ""
 	}
 }
@@ -118,7 +118,7 @@ func (f *fixture) answer(driver *fake.Driver) *registerapi.RegistrationStatus {
 	case status := <-driver.Notified():
 		return status
 	case <-time.After(testTimeout):
-		f.t.Fatal("the plugin was told nothing")
+		f.t.Fatal("the plugin was not notified")
 		return nil
 	}
 }
@@ -139,7 +139,7 @@ func TestPluginsComeAndGo(t *testing.T) {
 	second.Stop()
 	require.Equal(t, "deregister second", f.nextCall())
 
-	require.NoError(t, first.Serve("")) // the node's socket made anew is not ours to notice
+	require.NoError(t, first.Serve("")) // a new socket of the node service is not in the directory
 	first.Stop()
 	require.Equal(t, "deregister first", f.nextCall())
 	again := f.driver("first", "first.sock")
@@ -147,7 +147,7 @@ func TestPluginsComeAndGo(t *testing.T) {
 	require.True(t, f.answer(again).PluginRegistered)
 
 	stop()
-	require.Empty(t, f.calls, "plugins stay when the node agent ends")
+	require.Empty(t, f.calls, "plugins stay registered when the Manager stops")
 	f.start()
 	require.Equal(t, "register first first", f.nextCall(), "and a new one finds them")
 }
@@ -169,7 +169,7 @@ func TestPluginThatFailsIsTriedAgain(t *testing.T) {
 	require.True(t, f.answer(driver).PluginRegistered)
 }
 
-// TestAPluginMayLieDeep has its sockets at paths that no address holds.
+// TestAPluginMayLieDeep uses sockets whose paths are too long for a socket address.
 func TestAPluginMayLieDeep(t *testing.T) {
 	f := newFixture(t)
 	deep := strings.Repeat("d", 120)
@@ -219,7 +219,7 @@ func TestPluginThatMovesToAnotherSocketStays(t *testing.T) {
 	require.Empty(t, f.calls, "the plugin is still there")
 }
 
-func TestSocketThatNobodyServes(t *testing.T) {
+func TestSocketWithoutServer(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, os.MkdirAll(f.dir, 0o755))
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(f.dir, "dead.sock"), Net: "unix"})

@@ -37,9 +37,9 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// Started by the import of the API server's libraries, for the life of the process.
+		// Importing the API server's libraries starts it for the life of the process.
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		// The SPDY library lets a closed connection linger for the peer's last frames.
+		// The SPDY library keeps a closed connection for the peer's last frames.
 		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
@@ -117,7 +117,7 @@ func (a *authority) client(t *testing.T, user string) {
 
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// fakeHost has two Pods' worth of answers.
+// fakeHost is a Host with the given Pods and logs.
 type fakeHost struct {
 	*server.RuntimeHost
 	pods []*corev1.Pod
@@ -211,7 +211,7 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture 
 	return f
 }
 
-// api is a client of an API server that knows the token "good" as admin.
+// api returns a client of an API server that authenticates the token "good" as admin.
 func (f *fixture) api(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -244,7 +244,7 @@ func (f *fixture) api(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// as is an HTTP client with that user's certificate; an empty user has none.
+// as returns an HTTP client with that user's certificate, or without one for an empty user.
 func (f *fixture) as(t *testing.T, user string) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()

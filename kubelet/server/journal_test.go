@@ -12,7 +12,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
-// journalctl is a journal that knows one service, and writes how it was asked.
+// journalctl writes a journalctl program that knows one service and prints its arguments.
 const journalctl = `#!/bin/sh
 if [ "$1" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi
 for arg; do echo "<$arg>"; done
@@ -73,7 +73,7 @@ func TestLogQuery(t *testing.T) {
 	require.Equal(t, "of plain", body)
 }
 
-func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
+func TestLogQueryIsOffByDefault(t *testing.T) {
 	f := withLogs(t, false)
 	code, body := f.do(t, "admin", "GET", "/logs/?query=known")
 	require.Equal(t, 200, code)
@@ -81,9 +81,9 @@ func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
 	require.NotContains(t, body, "--unit")
 }
 
-// TestContentionIsToldIfAskedFor has goroutines wait for each other with and without its switch.
-func TestContentionIsToldIfAskedFor(t *testing.T) {
-	told := func(meet func(), name string, c server.Config) bool {
+// TestContentionProfileIfConfigured makes goroutines wait for each other with and without contention profiling.
+func TestContentionProfileIfConfigured(t *testing.T) {
+	profiled := func(meet func(), name string, c server.Config) bool {
 		f := start(t, func(config *server.Config, _ *server.Deps) {
 			config.Profiling, config.ContentionProfiling = true, c.ContentionProfiling
 		})
@@ -92,22 +92,22 @@ func TestContentionIsToldIfAskedFor(t *testing.T) {
 		require.Equal(t, 200, code, body)
 		return strings.Contains(body, "server_test."+name)
 	}
-	require.False(t, told(meetUnseen, "meetUnseen", server.Config{}))
-	require.True(t, told(meetSeen, "meetSeen", server.Config{ContentionProfiling: true}))
+	require.False(t, profiled(meetUnseen, "meetUnseen", server.Config{}))
+	require.True(t, profiled(meetSeen, "meetSeen", server.Config{ContentionProfiling: true}))
 }
 
-// meetUnseen and meetSeen are two, since what a process has once told of a place it tells for the rest of its life.
+// meetUnseen and meetSeen are two functions because the block profile of a process keeps each place forever.
 func meetUnseen() { waitContention(func(met chan struct{}) { met <- struct{}{} }) }
 func meetSeen()   { waitContention(func(met chan struct{}) { met <- struct{}{} }) }
 
-// waitContention has two goroutines wait for each other, both in frames of the caller.
+// waitContention makes two goroutines wait for each other, both in frames of the caller.
 func waitContention(with func(chan struct{})) {
 	met := make(chan struct{})
 	go with(met)
 	<-met
 }
 
-// TestProfilerAndLogLevelAreSwitchedApart has each of them alone, and both without any debugging.
+// TestProfilerAndLogLevelAreSwitchedApart enables each of them alone, and then disables debugging with both enabled.
 func TestProfilerAndLogLevelAreSwitchedApart(t *testing.T) {
 	for _, c := range []struct {
 		profiling, flags, disabled bool
@@ -126,8 +126,8 @@ func TestProfilerAndLogLevelAreSwitchedApart(t *testing.T) {
 	}
 }
 
-// TestWhatIsSwitchedOffSaysSo has neither logs nor a profiler.
-func TestWhatIsSwitchedOffSaysSo(t *testing.T) {
+// TestDisabledEndpoints disables logs and the profiler.
+func TestDisabledEndpoints(t *testing.T) {
 	f := start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.Profiling = "", false })
 	for path, want := range map[string]string{
 		"/logs/": "logs endpoint is disabled.", "/logs/x": "logs endpoint is disabled.",

@@ -99,8 +99,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestWhatAProcessTellsOfItself asks for what upstream's tools look at beside the metrics.
-func TestWhatAProcessTellsOfItself(t *testing.T) {
+// TestStatuszAndFlagz requests what upstream's tools read besides the metrics.
+func TestStatuszAndFlagz(t *testing.T) {
 	f := start(t, func(c *server.Config, d *server.Deps) {
 		c.DebugFlags, d.Flags = true, map[string]string{"node-name": "n1"}
 		d.Checks = []healthz.HealthChecker{healthz.NamedCheck("about", func(*http.Request) error { return nil })}
@@ -136,7 +136,7 @@ func TestWhatAProcessTellsOfItself(t *testing.T) {
 	}
 }
 
-func TestNothingIsSaidOfFlagsThatAreNone(t *testing.T) {
+func TestFlagzWithoutFlags(t *testing.T) {
 	code, body := start(t).do(t, "admin", "GET", "/flagz")
 	require.Equal(t, 404, code, body)
 }
@@ -268,11 +268,11 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	next := f.serving(t)
 	require.NotEqual(t, before.SerialNumber, next.SerialNumber)
 	require.Equal(t, next.SerialNumber, served().SerialNumber)
-	// A half-written pair does not stop the service.
+	// A partly written pair does not interrupt the service.
 	require.NoError(t, os.WriteFile(f.path("serving.key"), []byte("half"), 0o600))
 	require.Equal(t, next.SerialNumber, served().SerialNumber)
 
-	// A new client CA lets its clients in at once.
+	// Clients of a new CA are accepted at once.
 	other := newAuthority(t)
 	other.client(t, "admin")
 	for _, name := range []string{"ca.crt", "admin.crt", "admin.key"} {
@@ -296,7 +296,7 @@ func TestListensOnAddressThatComesLater(t *testing.T) {
 	require.Equal(t, 200, code)
 }
 
-// TestAddressesMove has the server leave one address for another while a log is followed on the first.
+// TestAddressesMove replaces an address while a log is followed on it.
 func TestAddressesMove(t *testing.T) {
 	f := start(t, func(c *server.Config, _ *server.Deps) {
 		c.Addresses, c.HealthzAddress = []string{"127.0.0.1:0", "127.0.0.2:0"}, "127.0.0.1:0"
@@ -313,7 +313,7 @@ func TestAddressesMove(t *testing.T) {
 	held, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", before[1].String())
 	require.NoError(t, err)
 	defer held.Close()
-	speaks := tls.Client(held, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // who it is does not matter here
+	speaks := tls.Client(held, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the server's identity does not matter here
 	require.NoError(t, speaks.HandshakeContext(t.Context()))
 
 	f.server.SetAddresses([]string{"127.0.0.3:0", "127.0.0.1:0"})
@@ -333,7 +333,7 @@ func TestAddressesMove(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "HTTP/1.1 401", string(response), "a connection goes on")
 
-	// One that cannot be had does not cost those that can.
+	// An address that cannot be listened on does not affect the others.
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.4:0")
 	require.NoError(t, err)
 	defer taken.Close()

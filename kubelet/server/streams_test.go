@@ -37,7 +37,7 @@ type fakeRuntime struct {
 func newRuntime(t *testing.T) *fakeRuntime {
 	t.Helper()
 	r := &fakeRuntime{}
-	// The stream server must know its own address before it can be made.
+	// The stream server must know its own address before it is created.
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	config := streaming.DefaultConfig
@@ -51,10 +51,11 @@ func newRuntime(t *testing.T) *fakeRuntime {
 	return r
 }
 
-// r2streams is what runs inside the containers.
+// r2streams implements the streams of containers.
 type r2streams struct{}
 
-// Exec echoes: "cat" copies stdin, "fail" exits with 3, anything else is written to both outputs.
+// Exec runs "cat", which copies stdin, "fail", which exits with 3, or any other command, which is written to both
+// outputs.
 func (r2streams) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool,
 	resize <-chan streamcommand.TerminalSize,
 ) error {
@@ -161,7 +162,7 @@ func (f *fixture) rest() *restclient.Config {
 	}}
 }
 
-// executors are both ways of running a command remotely.
+// executors returns executors for both protocols of remote commands.
 func (f *fixture) executors(t *testing.T, path string) map[string]remotecommand.Executor {
 	t.Helper()
 	location, err := url.Parse(f.base + path)
@@ -302,7 +303,7 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
-// forward sends "ping" through a local port to port 8080 of the Pod and returns the answer.
+// forward sends "ping" through a local port to port 8080 of the Pod and returns the response.
 func forward(t *testing.T, dialer httpstream.Dialer) string {
 	t.Helper()
 	stop, ready := make(chan struct{}), make(chan struct{})

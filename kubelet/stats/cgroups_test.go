@@ -22,7 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/stats"
 )
 
-// fixture is a machine whose procfs and control groups are files of the test.
+// fixture is a machine whose procfs and cgroups are files of the test.
 type fixture struct {
 	t       *testing.T
 	root    string
@@ -49,7 +49,7 @@ func newFixture(t *testing.T, hierarchies ...cm.Hierarchy) *fixture {
 	})
 	for _, proc := range []string{"self", "77"} {
 		m.write(map[string]string{
-			// The name has blanks and brackets; 7 and 2 faults, 150 and 50 ticks of CPU time, begun 300 ticks after the machine.
+			// The name has blanks and brackets; 7 and 2 faults, 150 and 50 ticks of CPU time, started 300 ticks after boot.
 			"proc/" + proc + "/stat":   "77 (a) b (c) S 1 77 77 0 -1 4194560 5 0 2 0 150 50 0 0 20 0 9 0 300 0 0 0 0\n",
 			"proc/" + proc + "/status": "Name:\ta\nVmRSS:\t   2000 kB\nRssAnon:\t   1500 kB\nVmSwap:\t      3 kB\n",
 		})
@@ -66,7 +66,7 @@ func (m *fixture) write(files map[string]string) {
 	}
 }
 
-// provider is what is asked. It remembers what it has read.
+// provider returns the fixture's Provider, which keeps its readings.
 func (m *fixture) provider() *stats.Provider {
 	m.t.Helper()
 	p, err := stats.New(stats.Deps{
@@ -77,7 +77,7 @@ func (m *fixture) provider() *stats.Provider {
 	return p
 }
 
-// systems are the system containers by name.
+// systems returns the system containers by name.
 func systems(t *testing.T, p *stats.Provider, cpuAndMemory bool) map[string]statsapi.ContainerStats {
 	t.Helper()
 	s, err := p.Summary(t.Context(), cpuAndMemory)
@@ -90,10 +90,10 @@ func systems(t *testing.T, p *stats.Provider, cpuAndMemory bool) map[string]stat
 	return found
 }
 
-// runtimeWithoutPSI is a runtime that has one Pod, of which it tells no pressure.
+// runtimeWithoutPSI is a runtime with one Pod that does not report its pressure.
 type runtimeWithoutPSI struct {
 	stats.Runtime
-	waits *runtimeapi.PsiStats // for CPU time, if it tells that
+	waits *runtimeapi.PsiStats // for CPU, if not nil
 }
 
 func (s *runtimeWithoutPSI) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
@@ -108,10 +108,10 @@ func (s *runtimeWithoutPSI) ListPodSandboxStats(context.Context, *runtimeapi.Lis
 func (*runtimeWithoutPSI) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
-	return nil, errors.New("not told")
+	return nil, errors.New("not supported")
 }
 
-// unifiedGroup is what a group of version 2 has, each number of it n times as large.
+// unifiedGroup returns the files of a cgroup v2, with every number multiplied by n.
 func unifiedGroup(dir string, n int) map[string]string {
 	stall := fmt.Sprintf("some avg10=%d.50 avg60=0.00 avg300=0.25 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n", n, 7*n)
 	return map[string]string{
@@ -125,7 +125,7 @@ func unifiedGroup(dir string, n int) map[string]string {
 	}
 }
 
-// TestSystemContainersOfOneHierarchy has the groups of version 2, and reads twice.
+// TestSystemContainersOfOneHierarchy uses cgroup v2 and reads twice.
 func TestSystemContainersOfOneHierarchy(t *testing.T) {
 	m := newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: []string{"cpu", "memory", "io"}, Unified: true})
 	m.layout.SystemCgroupsName = "/system.slice"
@@ -160,7 +160,7 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 	require.Equal(t, uint64(5000-2100), *found["pods"].Memory.AvailableBytes)
 	require.Nil(t, found["kubelet"].Memory.AvailableBytes, "there is no limit")
 	require.Equal(t, int64(1700000003), found["runtime"].StartTime.Unix())
-	require.Equal(t, metav1.Time{}, found["pods"].StartTime, "nobody knows")
+	require.Equal(t, metav1.Time{}, found["pods"].StartTime, "unknown")
 
 	m.clock.Step(2 * time.Second)
 	m.write(map[string]string{"cgroup/kubepods/cpu.stat": "usage_usec 10000000\n"})
@@ -173,8 +173,8 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 	require.Nil(t, found["pods"].IO)
 }
 
-// TestSystemContainersOfManyHierarchies has the groups of version 1, as a container sees them that has no namespace of its
-// own for them, and beside them the empty one of version 2.
+// TestSystemContainersOfManyHierarchies uses cgroup v1, as seen by a container without its own cgroup namespace, beside
+// an empty cgroup v2 hierarchy.
 func TestSystemContainersOfManyHierarchies(t *testing.T) {
 	m := newFixture(t,
 		cm.Hierarchy{Dir: "cpu", Root: "/box", Controllers: []string{"cpu", "cpuacct"}},
@@ -194,7 +194,7 @@ func TestSystemContainersOfManyHierarchies(t *testing.T) {
 		"proc/77/cgroup":   "4:memory:/box/agent\n2:cpu,cpuacct:/box\n0::/\n",
 	})
 	found := systems(t, m.provider(), false)
-	require.Len(t, found, 3, "nobody has configured a fourth")
+	require.Len(t, found, 3, "no fourth one is configured")
 	for n, name := range []string{"kubelet", "pods"} {
 		one, n := found[name], uint64(n+1)
 		require.Equal(t, 5_000_000_000*n, *one.CPU.UsageCoreNanoSeconds, name)
@@ -219,8 +219,8 @@ func TestSystemContainersOfManyHierarchies(t *testing.T) {
 		"its group cannot be seen from here")
 }
 
-// TestPodsPressureIsReadWhereTheRuntimeIsSilent has it told by the kernel, by the runtime, and by nobody.
-func TestPodsPressureIsReadWhereTheRuntimeIsSilent(t *testing.T) {
+// TestPodPressureFromCgroup lets the kernel, the runtime, or neither report the pressure.
+func TestPodPressureFromCgroup(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	summary := func(m *fixture, cpuAndMemory bool) statsapi.PodStats {
 		m.pods = []*corev1.Pod{pod}
@@ -241,7 +241,7 @@ func TestPodsPressureIsReadWhereTheRuntimeIsSilent(t *testing.T) {
 	require.NotNil(t, summary(m, true).CPU.PSI)
 
 	m.runtime = &runtimeWithoutPSI{waits: &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Avg10: 9}}}
-	require.EqualValues(t, 9, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best what it tells")
+	require.EqualValues(t, 9, summary(m, false).CPU.PSI.Some.Avg10, "the runtime's value takes precedence")
 	require.Equal(t, 2.5, summary(m, false).Memory.PSI.Some.Avg10)
 	m.runtime = &completeRuntime{dir: m.root}
 	require.Equal(t, 1.5, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best")

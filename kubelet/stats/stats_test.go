@@ -47,7 +47,7 @@ func (r *runtime) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandbo
 func (*runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
-	return nil, errors.New("not told")
+	return nil, errors.New("not supported")
 }
 
 type volumes struct{}
@@ -88,7 +88,7 @@ func TestSummary(t *testing.T) {
 	require.Equal(t, uint64(500<<10), *s.Node.Memory.WorkingSetBytes)
 	require.Equal(t, uint64(3<<10), *s.Node.Swap.SwapUsageBytes)
 	require.NotNil(t, s.Node.Fs)
-	require.Nil(t, s.Node.Runtime, "the runtime did not tell")
+	require.Nil(t, s.Node.Runtime, "the runtime does not report it")
 	require.Len(t, s.Pods, 1)
 	require.Equal(t, "eth0", s.Pods[0].Network.Name)
 	require.Equal(t, "claim", s.Pods[0].VolumeStats[0].PVCRef.Name)

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// completeRuntime is a runtime that tells all there is.
+// completeRuntime is a runtime that reports every statistic.
 type completeRuntime struct {
 	runtime
 	dir string
@@ -78,8 +78,8 @@ func (twoVolumes) Stats(context.Context, types.UID) (map[string]volume.Stats, er
 	}, nil
 }
 
-// TestEachFieldIsTold asks for everything that the contract lists, of a machine and a runtime that know it.
-func TestEachFieldIsTold(t *testing.T) {
+// TestEachFieldIsReported requests every field of the API from a machine and a runtime that know all of them.
+func TestEachFieldIsReported(t *testing.T) {
 	proc := t.TempDir()
 	for name, content := range map[string]string{
 		"stat":               "cpu  100 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n",

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// issuer is the API server's part: it hands out token-1, token-2, …
+// issuer is the API server's token endpoint: it issues token-1, token-2, …
 type issuer struct {
 	clock *testclock.FakeClock
 
@@ -91,7 +91,7 @@ func projection(audience string, seconds int64) *corev1.ServiceAccountTokenProje
 	return &corev1.ServiceAccountTokenProjection{Audience: audience, ExpirationSeconds: &seconds}
 }
 
-// waitTimer returns when the manager sleeps until a renewal.
+// waitTimer returns when the manager waits for a renewal.
 func (f *fixture) waitTimer(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
@@ -166,8 +166,8 @@ func TestOldTokenServesUntilItExpires(t *testing.T) {
 	require.NotEqual(t, "token-1", got)
 }
 
-// TestTokenThatIsRefusedForAMoment: the API server's authorizer hears of a Pod after its node, and of neither does anybody
-// tell the Pod's user.
+// TestTokenThatIsRefusedForAMoment: the API server's authorizer may learn of a Pod later than its node; the Pod's user
+// must not notice.
 func TestTokenThatIsRefusedForAMoment(t *testing.T) {
 	for _, refusal := range []error{
 		apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "robot", errors.New("no relationship found")),

@@ -22,7 +22,7 @@ const (
 	maxBlocks = 1 << 15
 	fileName  = "userns"
 	fileLimit = 64 << 10
-	// remedy tells the user how to fix an invalid record.
+	// remedy says how to fix an invalid record.
 	remedy = "delete the Pod and, when its containers are gone, the file"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images/credentialprovider"
 )
 
-// fixture is a directory of real programs, and a keyring that asks them.
+// fixture is a directory of real programs, and a Keyring that runs them.
 type fixture struct {
 	t        *testing.T
 	dir      string
@@ -30,7 +30,7 @@ type fixture struct {
 
 const header = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
 
-// newFixture writes a configuration, and a program for each name that runs the script. $DIR is the bench's directory.
+// newFixture writes a configuration, and a program for each name that runs the script. $DIR is the fixture's directory.
 func newFixture(t *testing.T, providers string, programs map[string]string) *fixture {
 	f := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
 	for name, script := range programs {
@@ -62,7 +62,7 @@ func one(name, more string) string {
 	return "- name: " + name + "\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n" + more
 }
 
-// respondWith is a program that answers so.
+// respondWith returns a script that prints the response.
 func respondWith(rest string) string {
 	return `echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1",` + rest + `}'`
 }
@@ -103,7 +103,7 @@ func (f *fixture) requests(name string) string {
 	return string(data)
 }
 
-func TestWhichProgramsAreAsked(t *testing.T) {
+func TestMatchingProvidersAreRun(t *testing.T) {
 	f := newFixture(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
 		one("second", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 		"first": `echo "$WHO $1" > $DIR/env` + "\n" + respondWith(`"cacheKeyType":"Image","auth":{"*.example":{"username":"wide"},"reg.example/team":{"username":"narrow"},
@@ -122,10 +122,10 @@ func TestWhichProgramsAreAsked(t *testing.T) {
 	for _, image := range []string{"host.example:5000/app", "host.example:5001/team/app", "a.b.example/app", "app", "reg.example:80/app"} {
 		require.Empty(t, f.users("", image), image)
 	}
-	require.Equal(t, before, f.runs("first"), "nobody answers for these")
+	require.Equal(t, before, f.runs("first"), "no provider matches these")
 }
 
-func TestAnswersAreUsedAgain(t *testing.T) {
+func TestResponsesAreCached(t *testing.T) {
 	for kind, runs := range map[string]int{"Image": 3, "Registry": 2, "Global": 1} {
 		t.Run(kind, func(t *testing.T) {
 			f := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
@@ -162,7 +162,7 @@ func account(name string, annotations map[string]string) *corev1.ServiceAccount 
 const withToken = "  matchImages: [reg.example]\n  defaultCacheDuration: 10m\n  tokenAttributes:\n" +
 	"    serviceAccountTokenAudience: registry\n    requireServiceAccount: true\n"
 
-// TestTokens gives the program a token of the Pod's service account, and keeps the answers of accounts apart.
+// TestTokens passes a token of the Pod's service account to the program and caches responses per account.
 func TestTokens(t *testing.T) {
 	f := newFixture(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
 		"    optionalServiceAccountAnnotationKeys: [hint]\n"), map[string]string{
@@ -191,7 +191,7 @@ func TestTokens(t *testing.T) {
 	require.ErrorContains(t, err, "no such account")
 }
 
-func TestAnswersForOneToken(t *testing.T) {
+func TestResponsesForOneTokenAreNotCached(t *testing.T) {
 	f := newFixture(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
 		"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
 	})
@@ -206,8 +206,8 @@ func TestAnswersForOneToken(t *testing.T) {
 	require.Equal(t, 3, f.runs("p"))
 }
 
-// TestBrokenPrograms has programs that do not do what they should: the others' credentials are still found, and no error
-// holds a password.
+// TestBrokenPrograms uses programs that misbehave: the others' credentials are still returned, and no error contains a
+// password.
 func TestBrokenPrograms(t *testing.T) {
 	for want, script := range map[string]string{
 		"no access to the vault":      `echo "no access to the vault" >&2; exit 3`,
@@ -228,7 +228,7 @@ func TestBrokenPrograms(t *testing.T) {
 	}
 }
 
-// TestHangingProgram is given up with the Pod that waits for it.
+// TestHangingProgram is killed when the Pod's context ends.
 func TestHangingProgram(t *testing.T) {
 	f := newFixture(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 		"p": "mkfifo $DIR/never; exec cat $DIR/never",
@@ -273,7 +273,7 @@ func TestBadConfigurations(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestDirectory reads all files of a directory, and finds the program that is not there.
+// TestDirectory reads all files of a directory and reports a missing program.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
 	_, err := credentialprovider.Load(dir)

@@ -20,7 +20,7 @@ const (
 	id    = "sha256:aaaa"
 )
 
-// fixture is a directory, and the ledgers that one process after the other has on it.
+// fixture is a directory and the Managers of successive processes on it.
 type fixture struct {
 	t       *testing.T
 	dir     string
@@ -37,7 +37,7 @@ func newFixture(t *testing.T, config pullrecords.Config) *fixture {
 	return f
 }
 
-// restart is the death of the process, and the next one.
+// restart replaces the Manager, as after a crash.
 func (f *fixture) restart() {
 	f.t.Helper()
 	f.config.Dir = f.dir
@@ -71,7 +71,7 @@ func (f *fixture) pull(image string, source pullrecords.Source) {
 	f.PullSucceeded(image, id, source)
 }
 
-// list is what the runtime says a minute later.
+// list passes the runtime's images to Reconcile a minute later.
 func (f *fixture) list(images ...*runtimeapi.Image) {
 	f.clock.Step(time.Minute)
 	f.Reconcile(images, f.clock.Now())
@@ -87,13 +87,13 @@ func account(name string) pullrecords.Source {
 	return pullrecords.Source{ServiceAccount: &kubeletconfig.ImagePullServiceAccount{UID: name, Namespace: "ns", Name: name}}
 }
 
-// TestWhoMay goes through the cases of the contract, each in the process that pulled and in the next one.
+// TestWhoMay checks the cases of the contract, each in the process that pulled and in the next one.
 func TestWhoMay(t *testing.T) {
 	mine := secret("a", "mine", "h1")
 	for name, c := range map[string]struct {
 		config pullrecords.Config
 		pulled []pullrecords.Source
-		as     string // the name asked for; image if empty
+		as     string // the requested name; image if empty
 		held   []pullrecords.Source
 		want   bool
 	}{
@@ -163,8 +163,8 @@ func TestBadPolicies(t *testing.T) {
 	}
 }
 
-// TestDeathAtEachMoment kills the process between any two steps of a pull, and asks in the next one. Nobody may use what
-// came by a login only because we have died.
+// TestDeathAtEachMoment kills the process between any two steps of a pull and checks in the next one: a crash must not
+// open an image that was pulled with a login.
 func TestDeathAtEachMoment(t *testing.T) {
 	present := &runtimeapi.Image{Id: id, RepoTags: []string{image}}
 	t.Run("the pull goes on without us", func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestDeathAtEachMoment(t *testing.T) {
 		f.restart()
 		require.False(t, f.may(image))
 		f.pull(image, pullrecords.Source{})
-		require.True(t, f.may(image), "a pull tells")
+		require.True(t, f.may(image), "a pull verifies the credentials")
 	})
 	t.Run("the pull ended with us", func(t *testing.T) {
 		f := newFixture(t, pullrecords.Config{})
@@ -225,8 +225,7 @@ func TestDeathAtEachMoment(t *testing.T) {
 	})
 }
 
-// TestBrokenRecord has a file that does not say what it should: the image has to be pulled, whoever wants it, and the
-// pull mends it.
+// TestBrokenRecord writes an invalid record: every Pod has to pull the image, and the pull replaces the record.
 func TestBrokenRecord(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "half": `{"kind":"ImagePulledRecord"`, "another kind": `{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1beta1"}`,
@@ -251,7 +250,7 @@ func TestBrokenRecord(t *testing.T) {
 	}
 }
 
-// TestAnotherKubeletsFiles takes over what upstream's kubelet has left, in the older version of the format.
+// TestAnotherKubeletsFiles takes over the files of upstream's kubelet, in the older API version.
 func TestAnotherKubeletsFiles(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})
 	f.pull(image, secret("a", "mine", "h"))
@@ -284,7 +283,7 @@ func TestRecordsGoWithTheirImages(t *testing.T) {
 	require.True(t, f.may(image), "who brings it by hand now gives it to all")
 }
 
-// TestPullsAtOnce has one of two pulls of an image fail: the other is still noted.
+// TestPullsAtOnce lets one of two pulls of an image fail: the other is still recorded.
 func TestPullsAtOnce(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})
 	require.NoError(t, f.BeginPull(image))
@@ -296,7 +295,7 @@ func TestPullsAtOnce(t *testing.T) {
 	require.Empty(t, f.files("pulling"))
 	require.NoError(t, f.BeginPull(image))
 	f.PullOutcomeUnknown(image)
-	require.Len(t, f.files("pulling"), 1, "nobody knows what came of it")
+	require.Len(t, f.files("pulling"), 1, "the outcome is unknown")
 	f.list(&runtimeapi.Image{Id: id, RepoTags: []string{image}})
 	require.Empty(t, f.files("pulling"))
 	require.True(t, f.may(image, secret("a", "mine", "h")))
@@ -315,7 +314,7 @@ func TestRenewedSecretsDoNotGrowWithoutEnd(t *testing.T) {
 	require.Equal(t, 100, strings.Count(string(data), "credentialHash"))
 }
 
-// TestNoDisk has a full or broken disk: no pull begins that could not be noted.
+// TestNoDisk uses a full or broken disk: a pull that cannot be recorded must not begin.
 func TestNoDisk(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})
 	require.NoError(t, os.WriteFile(f.dir, nil, 0o600), "a file where the directory should be")
@@ -326,7 +325,7 @@ func TestNoDisk(t *testing.T) {
 	require.Equal(t, []string{pullrecords.ResultError}, f.results)
 }
 
-// TestPresentImagesAreCheap asks about an image that nobody restricts: nothing is read, held or written.
+// TestPresentImagesAreCheap checks an unrestricted image: no file is read or written, and no credentials are read.
 func TestPresentImagesAreCheap(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})
 	require.True(t, f.may(image))

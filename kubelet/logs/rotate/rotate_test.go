@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// runtime makes a new file when it is asked to.
+// runtime creates a new file when a log is reopened.
 type runtime struct {
 	path string
 
@@ -54,7 +54,7 @@ func start(t *testing.T, r *runtime) (tick func()) {
 	rotator, err := rotate.New(rotate.Deps{
 		Runtime: r, Clock: clock, Logs: func() []rotate.Log {
 			looked <- struct{}{}
-			// Every second look finds nothing to do: that it began tells that the one before has ended.
+			// Every second check does nothing: once it has begun, the one before it has ended.
 			if second = !second; !second {
 				return nil
 			}
@@ -70,7 +70,7 @@ func start(t *testing.T, r *runtime) (tick func()) {
 		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 		clock.Step(10 * time.Second)
 		<-looked
-		clock.Step(10 * time.Second) // the second look begins after the first has ended
+		clock.Step(10 * time.Second) // the second check begins after the first has ended
 		<-looked
 	}
 }
@@ -96,10 +96,10 @@ func TestRotation(t *testing.T) {
 	write("long enough")
 	tick()
 	require.Equal(t, 1, r.called())
-	// The clock may have gone on to the second look before the first took its time.
+	// The clock may have advanced to the second check before the first one read the time.
 	require.Len(t, names(t, dir), 2)
 	require.Regexp(t, `^0\.log\.20260102-0304[34]5$`, names(t, dir)[1])
-	require.NoError(t, os.WriteFile(r.path+".20260102-030435.gz.tmp", nil, 0o640)) // of a crash
+	require.NoError(t, os.WriteFile(r.path+".20260102-030435.gz.tmp", nil, 0o640)) // left by a crash
 	write("long enough again")
 	tick()
 	write("and a third time")

@@ -30,7 +30,7 @@ var wordsUnchecked = map[string]string{
 var wordsNotYetClean = []string{
 	"attachdetach", "client", "cmd", "controller", "csidriver", "docs/architecture.md", "docs/nodes.md", "docs/provisioners.md",
 	"docs/requirements", "docs/timers.md", "docs/why.md", "expect", "explain", "images", "imagestore", "internal", "kubelet",
-	"provision", "reconcile", "replicaset", "timeline", "up", "volume",
+	"provision", "reconcile", "replicaset", "timeline", "up",
 }
 
 var (

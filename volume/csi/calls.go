@@ -22,7 +22,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// tokensKey is the key under which a driver finds the tokens that it asked for.
+// tokensKey is the key of the tokens that a driver's CSIDriver requests.
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
 // isUncertainStatus reports whether a failed call may have taken effect, now or later. ResourceExhausted is one of
@@ -64,7 +64,7 @@ func callDriver(ctx context.Context, driver, call, volume string, f func(context
 	err := csierr.Classify(ctx, f(ctx))
 	if err != nil {
 		err = timeline.WithReason(fmt.Errorf("csi driver %s: %s of volume %q: %w", driver, call, volume, driverError{err}),
-			"DriverCallFailed", "look into the log of the node part of driver "+driver+" on this node")
+			"DriverCallFailed", "check the log of the node plugin of driver "+driver+" on this node")
 	}
 	span.End(err)
 	return err

@@ -231,7 +231,10 @@ func (d *Driver) call(ctx context.Context, name, volume string, request any, eff
 	fault := plan(name, volume)
 	if fault.Code == codes.OK && !fault.Hang || fault.TakesEffect {
 		d.mu.Lock()
-		err := effect()
+		err := ctx.Err() // a call that begins after its caller has given up must not undo the caller's next call
+		if err == nil {
+			err = effect()
+		}
 		d.mu.Unlock()
 		if err != nil {
 			return err

@@ -11,37 +11,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/dump"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// maxFileSize is how large a file may be: some hundred bytes a container.
+// maxFileSize is the largest size of a checkpoint: some hundred bytes a container.
 const maxFileSize = 32 << 20
 
-// Resources are those of one Pod's containers, by name, and of the Pod as a whole. The names of the fields are those in
-// the files.
+// Resources are those of one Pod's containers, by name, and of the Pod as a whole. The field names are those of the
+// files.
 type Resources struct {
 	ContainerResources map[string]corev1.ResourceRequirements
 	PodLevelResources  *corev1.ResourceRequirements
 }
 
-// checkpoint is a file's content. Data is JSON itself; the checksum is over it.
+// checkpoint is the content of a file. Data is JSON itself; the checksum is over it.
 type checkpoint struct {
 	Data     string `json:"data"`
 	Checksum uint64 `json:"checksum"`
 }
 
-// checkpointData are what Data holds. Entries are kept as they will be written.
+// checkpointData is the content of Data. Entries are encoded.
 type checkpointData struct {
 	Entries map[types.UID]json.RawMessage `json:"entries,omitempty"`
 }
 
-// checksum is upstream's: a hash of the words in which a Go value is dumped.
+// checksum is upstream's: a hash of the dump of a Go value.
 func checksum(data string) uint64 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(dump.ForHash(data)))
 	return uint64(hash.Sum32())
 }
 
-// readCheckpoint reads a file. One that is not there holds nothing.
+// readCheckpoint reads a file. One that does not exist has no Pods.
 func readCheckpoint(path string) (map[types.UID]Resources, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +53,7 @@ func readCheckpoint(path string) (map[types.UID]Resources, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return nil, fmt.Errorf("it is no file of at most %d bytes", maxFileSize)
+		return nil, fmt.Errorf("not a regular file of at most %d bytes", maxFileSize)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -59,21 +61,21 @@ func readCheckpoint(path string) (map[types.UID]Resources, error) {
 	}
 	var outer checkpoint
 	if err := json.Unmarshal(content, &outer); err != nil {
-		return nil, fmt.Errorf("it is no checkpoint: %w", err)
+		return nil, fmt.Errorf("not a checkpoint: %w", err)
 	}
 	if got := checksum(outer.Data); got != outer.Checksum {
-		return nil, fmt.Errorf("its checksum is %d, and that of its data %d", outer.Checksum, got)
+		return nil, fmt.Errorf("its checksum is %d, that of its data is %d", outer.Checksum, got)
 	}
 	var inner struct {
 		Entries map[types.UID]Resources `json:"entries"`
 	}
 	if err := json.Unmarshal([]byte(outer.Data), &inner); err != nil {
-		return nil, fmt.Errorf("its data is no list of pods: %w", err)
+		return nil, fmt.Errorf("its data is not a list of Pods: %w", err)
 	}
 	return inner.Entries, nil
 }
 
-// writeCheckpoint replaces a file. It appears whole or not at all.
+// writeCheckpoint replaces a file as a whole.
 func writeCheckpoint(path string, pods map[types.UID]json.RawMessage) error {
 	data, err := json.Marshal(checkpointData{pods})
 	if err != nil {
@@ -83,9 +85,5 @@ func writeCheckpoint(path string, pods map[types.UID]json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	temporary := path + ".tmp"
-	if err := os.WriteFile(temporary, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
+	return atomicfile.Write(path, content, 0o600)
 }

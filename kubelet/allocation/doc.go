@@ -1,8 +1,8 @@
-// Package allocation remembers across starts of the node agent which resources each Pod was granted, and which its
-// containers were last told to have.
+// Package allocation stores across restarts of the kubelet which resources are allocated to each Pod, and which its
+// containers were last given.
 //
-// Both lie in files of upstream's names and form, so that a node can change hands. What is granted has to be known after a
-// start: the spec of a Pod may have been changed meanwhile, which is a wish and no grant. What was told is how a start
-// finds a change that was under way. A file that cannot be read is discarded, and said: the Pods' statuses then tell what
-// was granted, and the runtime what is in force.
+// Both are in files with upstream's names and format, so that a node can change its kubelet. The allocated resources must
+// be known after a restart, since the spec of a Pod may have been changed meanwhile, which does not allocate anything.
+// The actuated ones show a change that was under way. A file that cannot be read is discarded with a warning: then the
+// Pods' statuses show what was allocated, and the runtime what is in effect.
 package allocation

@@ -3,7 +3,9 @@ package allocation
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -12,19 +14,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
-// The files, in the directory of the node agent. Their names are upstream's.
+// The files, in the kubelet's directory. Their names are upstream's.
 const (
 	AllocatedFile = "allocated_pods_state"
 	ActuatedFile  = "actuated_pods_state"
 )
 
-// Store holds what was granted and what was told. It is safe for concurrent use. Its methods do not wait for the disk:
-// Start writes, soon after a change and once for all changes that came meanwhile. What a crash keeps from being written
-// is at worst decided again.
+// Store holds the allocated and the actuated resources. It is safe for concurrent use. Its methods do not wait for the
+// disk: Start writes soon after a change, once for all changes that have come. What a crash prevents from being written
+// is decided again.
 type Store struct {
 	logger *slog.Logger
 	dirty  wakeup.Signal
@@ -33,12 +36,12 @@ type Store struct {
 	allocated, actuated checkpointState
 }
 
-// checkpointState is one file and what it is to hold.
+// checkpointState is one file and its content.
 type checkpointState struct {
 	path    string
 	changed bool // since it was written
 	pods    map[types.UID]Resources
-	// encoded are the entries as they are written, so that a change of one Pod does not cost the wording of all.
+	// encoded are the entries as they are written, so that a change of one Pod does not encode all of them.
 	encoded map[types.UID]json.RawMessage
 }
 
@@ -46,6 +49,9 @@ type checkpointState struct {
 func Open(dir string, logger *slog.Logger) *Store {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
+	}
+	if err := atomicfile.Clean(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		logger.Warn("failed to remove partly written checkpoints", "dir", dir, "error", err)
 	}
 	s := &Store{logger: logger, dirty: wakeup.NewSignal()}
 	s.allocated = openCheckpoint(filepath.Join(dir, AllocatedFile), logger)
@@ -57,7 +63,7 @@ func openCheckpoint(path string, logger *slog.Logger) checkpointState {
 	l := checkpointState{path: path, pods: map[types.UID]Resources{}, encoded: map[types.UID]json.RawMessage{}}
 	held, err := readCheckpoint(path)
 	if err != nil {
-		logger.Warn("a checkpoint of resources cannot be read and is discarded: statuses and runtime tell instead",
+		logger.Warn("failed to read a checkpoint of resources; using statuses and the runtime instead",
 			"file", path, "error", err)
 	}
 	for uid, resources := range held {
@@ -68,14 +74,14 @@ func openCheckpoint(path string, logger *slog.Logger) checkpointState {
 }
 
 func (l *checkpointState) put(uid types.UID, resources Resources) {
-	word, err := json.Marshal(resources)
+	encoded, err := json.Marshal(resources)
 	if err != nil {
-		return // quantities and names always can be worded
+		return // quantities and names can always be encoded
 	}
-	if string(l.encoded[uid]) == string(word) {
+	if string(l.encoded[uid]) == string(encoded) {
 		return
 	}
-	l.pods[uid], l.encoded[uid], l.changed = resources, word, true
+	l.pods[uid], l.encoded[uid], l.changed = resources, encoded, true
 }
 
 func (l *checkpointState) drop(uid types.UID) {
@@ -99,7 +105,7 @@ func (s *Store) Start(ctx context.Context) error {
 	}
 }
 
-// flush writes what has changed. What cannot be written is said, and written with the next change.
+// flush writes the files that have changed. One that cannot be written is written with the next change.
 func (s *Store) flush() {
 	for _, l := range []*checkpointState{&s.allocated, &s.actuated} {
 		s.mu.Lock()
@@ -110,7 +116,7 @@ func (s *Store) flush() {
 			continue
 		}
 		if err := writeCheckpoint(l.path, worded); err != nil {
-			s.logger.Error("a checkpoint of resources cannot be written", "file", l.path, "error", err)
+			s.logger.Error("failed to write a checkpoint of resources; retrying with the next change", "file", l.path, "error", err)
 			s.mu.Lock()
 			l.changed = true
 			s.mu.Unlock()
@@ -118,7 +124,7 @@ func (s *Store) flush() {
 	}
 }
 
-// change does something to the ledgers, and has them written.
+// change modifies the state, and makes Start write it.
 func (s *Store) change(do func()) {
 	s.mu.Lock()
 	do()
@@ -129,22 +135,22 @@ func (s *Store) change(do func()) {
 	}
 }
 
-// Allocate notes that the Pod was granted what its spec says.
+// Allocate records that the resources of the Pod's spec are allocated.
 func (s *Store) Allocate(pod *corev1.Pod) {
 	s.change(func() { s.allocated.put(pod.UID, resourcesOf(pod)) })
 }
 
-// Granted is the Pod with the resources that were noted last, which is the Pod itself if they are the same. It is nil if
-// nothing was noted.
+// Allocated returns the Pod with the resources allocated last, which is the Pod itself if they are the same, or nil if
+// none are recorded.
 func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 	s.mu.Lock()
 	held, found := s.allocated.pods[pod.UID]
-	word := string(s.allocated.encoded[pod.UID])
+	encoded := string(s.allocated.encoded[pod.UID])
 	s.mu.Unlock()
 	if !found {
 		return nil
 	}
-	if own, err := json.Marshal(resourcesOf(pod)); err == nil && string(own) == word {
+	if own, err := json.Marshal(resourcesOf(pod)); err == nil && string(own) == encoded {
 		return pod
 	}
 	out := pod.DeepCopy()
@@ -159,7 +165,7 @@ func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// Actuate notes that a container has what it was granted, in the runtime and in the Pod's control group.
+// Actuate records that a container has its allocated resources, in the runtime and in the Pod's cgroup.
 func (s *Store) Actuate(pod *corev1.Pod, container string) {
 	now := resourcesOf(pod)
 	granted, known := now.ContainerResources[container]
@@ -177,31 +183,30 @@ func (s *Store) Actuate(pod *corev1.Pod, container string) {
 	})
 }
 
-// Unsettled reports whether a container of the Pod was told to have something else than the Pod was granted, as far as
-// was noted.
+// HasPendingActuation reports whether a container of the Pod is recorded to have other resources than are allocated.
 func (s *Store) HasPendingActuation(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noted, known := s.actuated.pods[pod.UID]
+	recorded, known := s.actuated.pods[pod.UID]
 	if !known {
-		return false // as of every Pod that has only just come
+		return false // as for every new Pod
 	}
-	granted := resourcesOf(pod)
-	for name, told := range noted.ContainerResources {
-		want, ok := granted.ContainerResources[name]
-		if ok && encode(want) != encode(told) {
+	allocated := resourcesOf(pod)
+	for name, actuated := range recorded.ContainerResources {
+		want, ok := allocated.ContainerResources[name]
+		if ok && encode(want) != encode(actuated) {
 			return true
 		}
 	}
 	return false
 }
 
-// Forget drops all that was noted of a Pod.
+// Forget drops the state of a Pod.
 func (s *Store) Forget(uid types.UID) {
 	s.change(func() { s.allocated.drop(uid); s.actuated.drop(uid) })
 }
 
-// Retain drops all Pods that are not wanted.
+// Retain drops the state of all Pods that are not wanted.
 func (s *Store) Retain(wanted func(uid types.UID) bool) {
 	s.mu.Lock()
 	var gone []types.UID
@@ -218,7 +223,7 @@ func (s *Store) Retain(wanted func(uid types.UID) bool) {
 	}
 }
 
-// encode is what resources look like in a file: two values that mean the same read the same.
+// encode returns resources as they are in a file: equal values have the same text.
 func encode(r corev1.ResourceRequirements) string {
 	out, err := json.Marshal(r)
 	if err != nil {
@@ -227,7 +232,7 @@ func encode(r corev1.ResourceRequirements) string {
 	return string(out)
 }
 
-// resourcesOf are the resources in the Pod's spec, of the containers whose resources can change while they run.
+// resourcesOf returns the resources in the Pod's spec of the containers whose resources can change while they run.
 func resourcesOf(pod *corev1.Pod) Resources {
 	r := Resources{ContainerResources: map[string]corev1.ResourceRequirements{}, PodLevelResources: pod.Spec.Resources.DeepCopy()}
 	for c, kind := range podutil.Containers(&pod.Spec) {

@@ -67,7 +67,7 @@ func TestFilesAreUpstreams(t *testing.T) {
 	}))
 }
 
-// TestSpecIsNotAllocation has the spec changed while nobody watched.
+// TestSpecIsNotAllocation changes the spec while no kubelet runs.
 func TestSpecIsNotAllocation(t *testing.T) {
 	dir := t.TempDir()
 	run(t, dir, func(s *allocation.Store) { s.Allocate(sized("500m")); s.Actuate(sized("500m"), "app") })
@@ -85,7 +85,7 @@ func TestSpecIsNotAllocation(t *testing.T) {
 		granted := s.Allocated(sized("1"))
 		require.Equal(t, "8", granted.Spec.Containers[0].Resources.Requests.Cpu().String())
 		require.Equal(t, "9", granted.Spec.Resources.Limits.Cpu().String())
-		require.True(t, s.HasPendingActuation(granted), "granted, and a crash came before the container was told")
+		require.True(t, s.HasPendingActuation(granted), "allocated, and a crash came before it was actuated")
 		s.Actuate(granted, "app")
 		require.False(t, s.HasPendingActuation(granted))
 	})
@@ -104,20 +104,20 @@ func TestFileThatIsWrongIsDiscarded(t *testing.T) {
 				require.Nil(t, s.Allocated(sized("1")))
 				s.Allocate(sized("500m"))
 			})
-			require.Contains(t, logger, "cannot be read and is discarded")
+			require.Contains(t, logger, "failed to read a checkpoint")
 			require.Contains(t, logger, path)
 			got, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.Equal(t, upstreamFile, string(got), "it is good again")
+			require.Equal(t, upstreamFile, string(got), "the file is valid again")
 		})
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, allocation.AllocatedFile), 0o700))
 	logger := run(t, dir, func(s *allocation.Store) {
 		s.Allocate(sized("1"))
-		require.NotNil(t, s.Allocated(sized("1")), "what cannot be written is still known")
+		require.NotNil(t, s.Allocated(sized("1")), "it is known although the write failed")
 	})
-	require.Contains(t, logger, "cannot be written")
+	require.Contains(t, logger, "failed to write a checkpoint")
 }
 
 func TestRetainAndForget(t *testing.T) {

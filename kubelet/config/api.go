@@ -21,15 +21,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Handler takes a source's updates. Its methods are called one at a time, in order, and must not block.
+// Handler handles a source's changes. Its methods are called one at a time, in order, and must not block.
 type Handler interface {
-	// HandlePod takes one change.
+	// HandlePod handles one change.
 	HandlePod(Change)
-	// SourceReady is called once, when all Pods of the source have been delivered for the first time.
+	// SourcesReady is called once, when the source has delivered all its Pods for the first time.
 	SourcesReady()
 }
 
-// APIConfig says whose Pods to watch.
+// APIConfig are the values an API works with.
 type APIConfig struct {
 	// NodeName is the node whose Pods are watched.
 	NodeName string
@@ -39,7 +39,7 @@ type APIConfig struct {
 type APIDeps struct {
 	// Client reads Pods.
 	Client kubernetes.Interface
-	// Handler takes the updates.
+	// Handler handles the changes.
 	Handler Handler
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -60,7 +60,7 @@ type API struct {
 
 var _ cache.ReflectorStore = (*API)(nil)
 
-// NewAPI makes the source. Start runs it.
+// NewAPI returns the source. Start runs it.
 func NewAPI(deps APIDeps, config APIConfig) (*API, error) {
 	if config.NodeName == "" {
 		return nil, errors.New("config: APIConfig.NodeName is required")
@@ -83,7 +83,7 @@ func NewAPI(deps APIDeps, config APIConfig) (*API, error) {
 	}, nil
 }
 
-// Start lists and watches until ctx ends. A lost API server is waited for, and changes nothing meanwhile.
+// Start lists and watches until ctx ends. While the API server is away it retries, and nothing changes.
 func (a *API) Start(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
 	pods := a.deps.Client.CoreV1().Pods(metav1.NamespaceAll)
@@ -103,7 +103,7 @@ func (a *API) Start(ctx context.Context) error {
 	return nil
 }
 
-// Pods are the Pods known now, in no order. They are shared and must not be modified.
+// Pods returns the known Pods, in no order. They are shared and must not be modified.
 func (a *API) Pods() []*corev1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,10 +114,10 @@ func (a *API) Pods() []*corev1.Pod {
 	return out
 }
 
-// Add is the reflector's: a Pod appeared.
+// Add implements cache.ReflectorStore: a Pod appeared.
 func (a *API) Add(obj any) error { return a.Update(obj) }
 
-// Update is the reflector's: a Pod changed.
+// Update implements cache.ReflectorStore: a Pod changed.
 func (a *API) Update(obj any) error {
 	pod, err := asPod(obj)
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *API) Update(obj any) error {
 	return nil
 }
 
-// Delete is the reflector's: a Pod is gone.
+// Delete implements cache.ReflectorStore: a Pod is gone.
 func (a *API) Delete(obj any) error {
 	pod, err := asPod(obj)
 	if err != nil {
@@ -141,7 +141,7 @@ func (a *API) Delete(obj any) error {
 	return nil
 }
 
-// Replace is the reflector's: these are all the Pods there are.
+// Replace implements cache.ReflectorStore: these are all Pods.
 func (a *API) Replace(list []any, _ string) error {
 	pods := make([]*corev1.Pod, 0, len(list))
 	for _, obj := range list {
@@ -171,20 +171,20 @@ func (a *API) Replace(list []any, _ string) error {
 	}
 	if !a.ready {
 		a.ready = true
-		a.deps.Logger.Info("first list of pods arrived", "node", a.config.NodeName, "pods", len(pods))
+		a.deps.Logger.Info("received the first list of Pods", "node", a.config.NodeName, "pods", len(pods))
 		a.deps.Handler.SourcesReady()
 	}
 	return nil
 }
 
-// Resync is the reflector's and has nothing to do here.
+// Resync implements cache.ReflectorStore and does nothing.
 func (a *API) Resync() error { return nil }
 
-// apply takes a Pod's newest version and tells the handler how it differs. The caller holds mu.
+// apply stores a Pod's newest version and passes the change to the handler. The caller holds mu.
 func (a *API) apply(pod *corev1.Pod) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if other, ok := a.names[name]; ok && other != pod.UID {
-		// The name was given to a new Pod while we did not look.
+		// A new Pod has the name of one whose deletion was missed.
 		a.remove(other)
 	}
 	old, known := a.pods[pod.UID]
@@ -199,7 +199,7 @@ func (a *API) apply(pod *corev1.Pod) {
 	}
 }
 
-// remove forgets a Pod and tells the handler. The caller holds mu.
+// remove forgets a Pod and passes its removal to the handler. The caller holds mu.
 func (a *API) remove(uid types.UID) {
 	pod, ok := a.pods[uid]
 	if !ok {
@@ -213,14 +213,14 @@ func (a *API) remove(uid types.UID) {
 	a.deps.Handler.HandlePod(Change{Op: Remove, Pod: pod})
 }
 
-// annotate copies the Pod with our local annotations, and without who set which field, which nobody here asks. The time
-// of first sight is kept from the old version.
+// annotate returns a copy of the Pod with our local annotations and without managed fields, which the kubelet does not
+// use. The time of first sight is that of the old version.
 func (a *API) annotate(pod, old *corev1.Pod) *corev1.Pod {
 	seen := a.deps.Clock.Now().Format(time.RFC3339Nano)
 	if old != nil && old.Annotations[SeenAnnotation] != "" {
 		seen = old.Annotations[SeenAnnotation]
 	}
-	out := *pod // the object is the reflector's
+	out := *pod // the object belongs to the reflector
 	out.ManagedFields = nil
 	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
 	for key, value := range pod.Annotations {
@@ -238,7 +238,7 @@ func asPod(obj any) (*corev1.Pod, error) {
 	}
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return nil, fmt.Errorf("pod source: got a %T, want a Pod", obj)
+		return nil, fmt.Errorf("Pod source: got a %T, want a Pod", obj)
 	}
 	return pod, nil
 }

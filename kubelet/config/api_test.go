@@ -100,7 +100,7 @@ func TestLocalAnnotations(t *testing.T) {
 	p.Annotations = map[string]string{config.SourceAnnotation: "file", "mine": "1"}
 	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	require.NoError(t, a.Add(p))
-	require.Equal(t, config.SourceAPI, r.last.Annotations[config.SourceAnnotation], "nobody can pretend to be static")
+	require.Equal(t, config.SourceAPI, r.last.Annotations[config.SourceAnnotation], "no Pod of the API can pretend to be static")
 	require.Equal(t, "1", r.last.Annotations["mine"])
 	require.Empty(t, r.last.ManagedFields, "not kept for the life of the Pod")
 	seen, err := time.Parse(time.RFC3339Nano, r.last.Annotations[config.SeenAnnotation])

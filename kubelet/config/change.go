@@ -7,11 +7,11 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// Annotations that the node agent puts on its own copy of a Pod. They never reach the API.
+// Annotations that the kubelet sets on its own copy of a Pod. They are never written to the API.
 const (
-	// SourceAnnotation names where the Pod came from: "api", "file" or "http".
+	// SourceAnnotation names the Pod's source: "api", "file" or "http".
 	SourceAnnotation = podutil.SourceAnnotation
-	// SeenAnnotation is when the node agent first saw the Pod, RFC 3339 with nanoseconds.
+	// SeenAnnotation is when the kubelet first saw the Pod, RFC 3339 with nanoseconds.
 	SeenAnnotation = "kubernetes.io/config.seen"
 	// HashAnnotation is a static Pod's identity; for a Pod of the API it is absent.
 	HashAnnotation = "kubernetes.io/config.hash"
@@ -20,29 +20,29 @@ const (
 // SourceAPI is the value of SourceAnnotation for Pods of the API server.
 const SourceAPI = podutil.SourceAPI
 
-// Op is what happened to a Pod, seen from the node.
+// Op is what happened to a Pod, as the node sees it.
 type Op int
 
 const (
 	// Add is a Pod that was not known.
 	Add Op = iota
-	// Update is a known Pod whose wanted state changed.
+	// Update is a known Pod whose desired state changed.
 	Update
-	// Delete is a known Pod that is to end gracefully: its deletion timestamp is set.
+	// Delete is a known Pod that is to terminate gracefully: its deletion timestamp is set.
 	Delete
-	// Reconcile is a known Pod of which only the status changed. No container is touched for it.
+	// Reconcile is a known Pod of which only the status changed. No container changes.
 	Reconcile
-	// Remove is a Pod that is no longer in the source. Its containers have to go.
+	// Remove is a Pod that is no longer in the source. Its containers are stopped.
 	Remove
 )
 
-// Change is one update about one Pod. The Pod is shared and must not be modified.
+// Change is one change of one Pod. The Pod is shared and must not be modified.
 type Change struct {
 	Op  Op
 	Pod *corev1.Pod
 }
 
-// changeOp says what kind of change leads from old to next, two versions of one Pod, and false if none.
+// changeOp returns the kind of change between two versions of one Pod, and false if there is none.
 func changeOp(old, next *corev1.Pod) (Op, bool) {
 	switch {
 	case !sameDesired(old, next):

@@ -30,17 +30,17 @@ const (
 	SourceHTTP = "http"
 )
 
-// SourceInfo says where a manifest came from, which is part of what its Pods are.
+// SourceInfo describes the source of a manifest, which is part of its Pods' identity.
 type SourceInfo struct {
 	// Source is SourceFile or SourceHTTP.
 	Source string
 	// Location is the file's path or the URL. The same manifest at two locations is two Pods.
 	Location string
-	// NodeName is appended to the Pods' names and written into them; with an empty one names stay as they are.
+	// NodeName is appended to the Pods' names and set as their node; if it is empty, names stay unchanged.
 	NodeName string
 }
 
-// errEmpty says that a manifest holds nothing at all, as a file does in the moment between being made and written.
+// errEmpty says that a manifest is empty, as a file is between its creation and the first write.
 var errEmpty = errors.New("the manifest is empty")
 
 var manifests = newManifests()
@@ -54,10 +54,10 @@ func newManifests() runtime.Decoder {
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }
 
-// Decode reads the Pods of a manifest: one v1 Pod, PodList or List of Pods, in YAML or JSON. Fields that are not
-// known are errors, those that are left out get the API server's defaults, and what cannot work without an API
-// server is refused with its field's name. A Pod without a UID gets one that follows from the manifest's content
-// and origin, so that an edited manifest is another Pod.
+// Decode reads the Pods of a manifest: one v1 Pod, PodList or List of Pods, in YAML or JSON. Unknown fields are errors,
+// missing ones get the API server's defaults, and what cannot work without an API server is rejected with its field's
+// name. A Pod without a UID gets one that is computed from the manifest's content and source, so that an edited manifest
+// is another Pod.
 func Decode(data []byte, source SourceInfo) ([]*corev1.Pod, error) {
 	if len(data) > MaxManifest {
 		return nil, fmt.Errorf("manifest is larger than %d MiB", MaxManifest>>20)
@@ -87,7 +87,7 @@ func Decode(data []byte, source SourceInfo) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// onlyDocument is the one YAML or JSON document that the manifest holds.
+// onlyDocument returns the one YAML or JSON document of the manifest.
 func onlyDocument(data []byte) ([]byte, error) {
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var found []byte
@@ -125,12 +125,12 @@ func isEmptyDocument(document []byte) bool {
 	return true
 }
 
-// decodeItems decodes the document into the Pods it holds.
+// decodeItems decodes the document's Pods.
 func decodeItems(document []byte) ([]corev1.Pod, error) {
 	object, kind, err := manifests.Decode(document, nil, nil)
 	var meta metav1.TypeMeta
 	if runtime.IsNotRegisteredError(err) && yaml.Unmarshal(document, &meta) == nil {
-		return nil, unsupportedKindError(meta.Kind) // the error itself tells of Go's registry
+		return nil, unsupportedKindError(meta.Kind) // the error itself is about Go types
 	}
 	if err != nil {
 		return nil, fmt.Errorf("decode manifest: %w", err)
@@ -166,14 +166,14 @@ func listItems(list *corev1.List) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// applySource makes a decoded Pod one of this node's: checked, complete and with an identity of its own.
+// applySource validates and completes a decoded Pod and gives it its identity.
 func applySource(pod *corev1.Pod, source SourceInfo) error {
-	// What the manifest claims of the past is not so.
+	// A status in the manifest is ignored.
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.OwnerReferences, pod.Finalizers, pod.ManagedFields, pod.ResourceVersion = nil, nil, nil, ""
 	if pod.GenerateName != "" {
-		return errors.New("metadata.generateName: there is no API server to generate a name, set metadata.name")
+		return errors.New("metadata.generateName: the kubelet does not generate names, set metadata.name")
 	}
 	if pod.Namespace == "" {
 		pod.Namespace = metav1.NamespaceDefault
@@ -205,18 +205,18 @@ func applySource(pod *corev1.Pod, source SourceInfo) error {
 	return nil
 }
 
-// setUID gives the Pod a UID, if it has none, that changes with everything that makes it what it is.
+// setUID sets the UID of a Pod without one. It changes with everything that identifies the Pod.
 func setUID(pod *corev1.Pod, source SourceInfo) error {
 	if pod.UID != "" {
 		return nil
 	}
 	content, err := json.Marshal(pod)
 	if err != nil {
-		return fmt.Errorf("encode pod to find its identity: %w", err)
+		return fmt.Errorf("encode Pod to compute its UID: %w", err)
 	}
 	hash := sha256.New()
 	for _, part := range [][]byte{content, []byte(source.NodeName), []byte(source.Source), []byte(source.Location)} {
-		// The length keeps what one part ends with from being taken for the start of the next.
+		// The length separates the parts.
 		fmt.Fprintf(hash, "%d:", len(part))
 		hash.Write(part)
 	}

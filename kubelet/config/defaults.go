@@ -9,7 +9,7 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// The API server's defaults, which a static Pod does not pass through.
+// The API server's defaults, which it does not set on a static Pod.
 const (
 	defaultGraceSeconds  = 30
 	defaultFileMode      = 0o644
@@ -17,7 +17,7 @@ const (
 	defaultProbeFailures = 3
 )
 
-// setDefaults fills in what the API server would, for the fields that the node agent reads.
+// setDefaults sets the API server's defaults of the fields that the kubelet reads.
 func setDefaults(pod *corev1.Pod) {
 	spec := &pod.Spec
 	orDefault(&spec.RestartPolicy, corev1.RestartPolicyAlways)
@@ -77,7 +77,7 @@ func defaultContainer(c *corev1.Container, hostNetwork bool) {
 	defaultRequests(&c.Resources)
 }
 
-// defaultRequests asks for as much as the limits where nothing is asked for.
+// defaultRequests sets missing requests to the limits.
 func defaultRequests(r *corev1.ResourceRequirements) {
 	for name, limit := range r.Limits {
 		if _, set := r.Requests[name]; set {
@@ -141,7 +141,7 @@ func defaultItems(items []corev1.DownwardAPIVolumeFile) {
 	}
 }
 
-// pullPolicy is Always for an image whose tag moves: latest, or none.
+// pullPolicy returns Always for an image whose tag may move: latest, or none.
 func pullPolicy(image string) corev1.PullPolicy {
 	name, digest, _ := strings.Cut(image, "@")
 	if digest != "" {

@@ -22,37 +22,37 @@ import (
 
 const (
 	defaultCheckPeriod = 20 * time.Second
-	// minStableAge is how young a file may be for its times to tell that it has not changed since: file systems count in
+	// minStableAge is how old a file must be for its times to show that it has not changed since: file systems count in
 	// steps of several milliseconds, and some in whole seconds.
 	minStableAge = 2 * time.Second
 )
 
-// FileConfig says where static Pods lie.
+// FileConfig are the values a File works with.
 type FileConfig struct {
-	// Path is a file, or a directory of which all files are read whose names do not begin with a dot.
+	// Path is a file, or a directory whose files are read except those whose names begin with a dot.
 	Path string
 	// NodeName is part of the Pods' names.
 	NodeName string
-	// Period is how often all is looked at again, in case the kernel's notice of a change was lost; 20 s if zero.
+	// Period is how often all files are checked, in case a file event was lost; 20 s if zero.
 	Period time.Duration
 }
 
 // FileDeps are what a File needs from others.
 type FileDeps struct {
-	// Set takes all Pods of the path, each time they have been looked at. It must not block.
+	// Set gets all Pods of the path each time it was read. It must not block.
 	Set func([]*corev1.Pod)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
 }
 
-// File is the source of static Pods in a file or a directory. A file that cannot be read or decoded is left out and
-// does not touch the others; if it was good before, its Pods of then stay, because a manifest that is half written
-// is no wish to end a Pod.
+// File is the source of static Pods in a file or a directory. A file that cannot be read or decoded does not affect the
+// others; if it was valid before, its Pods stay, since a manifest that is half written does not mean that a Pod is to
+// stop.
 type File struct {
 	config FileConfig
 	deps   FileDeps
-	// files is what was read last, by path. It belongs to Start's goroutine.
+	// files are the files as last read, by path. It belongs to Start's goroutine.
 	files map[string]*manifest
 }
 
@@ -63,22 +63,22 @@ type manifest struct {
 	err     string // that was logged
 }
 
-// fileVersion changes when a file does, unless it is younger than racy.
+// fileVersion changes when a file does, unless the file is younger than minStableAge.
 type fileVersion struct {
 	inode, device  uint64
 	size           int64
 	modified, meta unix.Timespec
 }
 
-// NewFile makes the source. Start runs it.
+// NewFile returns the source. Start runs it.
 func NewFile(deps FileDeps, config FileConfig) (*File, error) {
 	switch {
 	case !filepath.IsAbs(config.Path):
-		return nil, fmt.Errorf("static pods: path %q is not absolute", config.Path)
+		return nil, fmt.Errorf("static Pods: path %q is not absolute", config.Path)
 	case deps.Set == nil:
 		return nil, errors.New("config: FileDeps.Set is required")
 	case config.Period < 0:
-		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
+		return nil, fmt.Errorf("static Pods: check period %s is negative", config.Period)
 	}
 	config.Path = filepath.Clean(config.Path)
 	if config.Period == 0 {
@@ -93,11 +93,11 @@ func NewFile(deps FileDeps, config FileConfig) (*File, error) {
 	return &File{config: config, deps: deps, files: map[string]*manifest{}}, nil
 }
 
-// Start follows the path until ctx ends. A path that is not there has no Pods.
+// Start watches the path until ctx ends. A path that does not exist has no Pods.
 func (f *File) Start(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch static pods at %q: %w", f.config.Path, err)
+		return fmt.Errorf("watch static Pods at %q: %w", f.config.Path, err)
 	}
 	defer watcher.Close()
 	ticker := f.deps.Clock.NewTicker(f.config.Period)
@@ -111,7 +111,7 @@ func (f *File) Start(ctx context.Context) error {
 	}
 }
 
-// watch watches the path, and the nearest directory above it that exists, for when the path comes or goes.
+// watch watches the path, and the nearest existing directory above it, for when the path is created or removed.
 func (f *File) watch(watcher *fsnotify.Watcher) {
 	above := filepath.Dir(f.config.Path)
 	for {
@@ -122,8 +122,8 @@ func (f *File) watch(watcher *fsnotify.Watcher) {
 	}
 	err := watcher.Add(f.config.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.deps.Logger.Warn("static pods cannot be watched, changes are seen late", "path", f.config.Path,
-			"after", f.config.Period, "error", err)
+		f.deps.Logger.Warn("failed to watch static Pods; checking them periodically", "path", f.config.Path,
+			"period", f.config.Period, "error", err)
 	}
 }
 
@@ -140,15 +140,15 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 			f.drainEvents(watcher)
 			return true
 		case err := <-watcher.Errors:
-			f.deps.Logger.Warn("watching static pods", "path", f.config.Path, "error", err)
-			return true // the queue ran over: what was lost is found by looking
+			f.deps.Logger.Warn("lost events of static Pods; reading all of them", "path", f.config.Path, "error", err)
+			return true // the queue overflowed
 		case <-tick:
 			return true
 		}
 	}
 }
 
-// drainEvents takes what came together with an event: one look is enough for all of it.
+// drainEvents drops the events that are already there: one read serves all of them.
 func (f *File) drainEvents(watcher *fsnotify.Watcher) {
 	for {
 		select {
@@ -159,17 +159,17 @@ func (f *File) drainEvents(watcher *fsnotify.Watcher) {
 	}
 }
 
-// isRelevant reports whether a path lies below ours, or above.
+// isRelevant reports whether a path is below ours, or above it.
 func (f *File) isRelevant(path string) bool {
 	below := func(a, b string) bool { return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/") }
 	return below(path, f.config.Path) || below(f.config.Path, path)
 }
 
-// list reads all files that have changed and returns the Pods of all, in the order of their files' names.
+// list reads the files that have changed and returns the Pods of all files, in the order of their names.
 func (f *File) list() []*corev1.Pod {
 	paths, err := f.paths()
 	if err != nil {
-		f.deps.Logger.Warn("listing static pods failed, those known stay", "path", f.config.Path, "error", err)
+		f.deps.Logger.Warn("failed to list static Pods; keeping the known ones", "path", f.config.Path, "error", err)
 		paths = slices.Sorted(maps.Keys(f.files))
 	}
 	var pods []*corev1.Pod
@@ -209,7 +209,7 @@ func (f *File) paths() ([]string, error) {
 	return paths, nil
 }
 
-// readIfChanged reads a file if it is not as it was before. It returns nil if the file is no manifest at all.
+// readIfChanged reads a file if it has changed. It returns nil if the file is not a manifest.
 func (f *File) readIfChanged(path string, before *manifest) *manifest {
 	if before == nil {
 		before = &manifest{}
@@ -232,17 +232,17 @@ func (f *File) readIfChanged(path string, before *manifest) *manifest {
 	}
 	next.err = err.Error()
 	if next.err != before.err && !errors.Is(err, errEmpty) {
-		f.deps.Logger.Warn("static pod's manifest left out", "file", path, "error", err)
+		f.deps.Logger.Warn("invalid manifest of a static Pod; ignoring it", "file", path, "error", err)
 	}
 	return next
 }
 
-// errNotRegular says that something is neither a file nor a link to one.
+// errNotRegular says that a path is neither a file nor a link to one.
 var errNotRegular = errors.New("not a regular file")
 
-// read reads a file, or nothing if its stamp is still the given one.
+// read reads a file, or nothing if its version is still the given one.
 func (f *File) read(path string, before fileVersion) ([]byte, fileVersion, error) {
-	// Opening a pipe or a device must neither block nor do anything.
+	// Opening a pipe or a device must neither block nor have an effect.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fileVersion{}, err
@@ -261,7 +261,7 @@ func (f *File) read(path string, before fileVersion) ([]byte, fileVersion, error
 	}
 	changed := time.Unix(stat.Ctim.Unix())
 	if f.deps.Clock.Now().Sub(changed) < minStableAge {
-		now = fileVersion{} // may change again without looking so: never taken for unchanged
+		now = fileVersion{} // it may change again without a visible difference: never equal
 	}
 	if stat.Size > MaxManifest {
 		return nil, now, fmt.Errorf("read %q: %d bytes, a manifest has at most %d", path, stat.Size, MaxManifest)

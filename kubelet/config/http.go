@@ -17,20 +17,20 @@ import (
 
 const httpTimeout = 10 * time.Second
 
-// HTTPConfig says where static Pods are fetched from.
+// HTTPConfig are the values an HTTP works with.
 type HTTPConfig struct {
-	// URL gives a Pod or a list of Pods to a GET, and Header is sent along.
+	// URL returns a Pod or a list of Pods for a GET with Header.
 	URL    string
 	Header http.Header
 	// NodeName is part of the Pods' names.
 	NodeName string
-	// Period is how often the URL is asked: HTTP has no event for a change. 20 s if zero.
+	// Period is how often the URL is fetched, since HTTP has no events; 20 s if zero.
 	Period time.Duration
 }
 
 // HTTPDeps are what an HTTP needs from others.
 type HTTPDeps struct {
-	// Set takes all Pods of the URL, each time it gave something new. It must not block.
+	// Set gets all Pods of the URL each time the response has changed. It must not block.
 	Set func([]*corev1.Pod)
 	// Transport sends the requests; http.DefaultTransport if nil. Logger and Clock may be nil.
 	Transport http.RoundTripper
@@ -38,27 +38,27 @@ type HTTPDeps struct {
 	Clock     clock.WithTicker
 }
 
-// HTTP is the source of static Pods at a URL. As long as the URL cannot be had, or gives something broken, the Pods
-// that it gave last stay.
+// HTTP is the source of static Pods at a URL. While the URL cannot be fetched or its response is invalid, the Pods of
+// the last valid response stay.
 type HTTP struct {
 	config   HTTPConfig
 	deps     HTTPDeps
 	client   *http.Client
-	lastBody []byte // the last answer that was good, nil if there was none
+	lastBody []byte // the last valid response, nil if there was none
 }
 
-// NewHTTP makes the source. Start runs it.
+// NewHTTP returns the source. Start runs it.
 func NewHTTP(deps HTTPDeps, config HTTPConfig) (*HTTP, error) {
 	target, err := url.Parse(config.URL)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("static pods: %w", err)
+		return nil, fmt.Errorf("static Pods: %w", err)
 	case target.Scheme != "http" && target.Scheme != "https", target.Host == "":
-		return nil, fmt.Errorf("static pods: URL %q: want http:// or https:// and a host", target.Redacted())
+		return nil, fmt.Errorf("static Pods: URL %q: want http:// or https:// and a host", target.Redacted())
 	case deps.Set == nil:
 		return nil, errors.New("config: HTTPDeps.Set is required")
 	case config.Period < 0:
-		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
+		return nil, fmt.Errorf("static Pods: check period %s is negative", config.Period)
 	}
 	if config.Period == 0 {
 		config.Period = defaultCheckPeriod
@@ -72,13 +72,13 @@ func NewHTTP(deps HTTPDeps, config HTTPConfig) (*HTTP, error) {
 	return &HTTP{config: config, deps: deps, client: &http.Client{Transport: deps.Transport, Timeout: httpTimeout}}, nil
 }
 
-// Start asks the URL until ctx ends.
+// Start fetches the URL periodically until ctx ends.
 func (h *HTTP) Start(ctx context.Context) error {
 	ticker := h.deps.Clock.NewTicker(h.config.Period)
 	defer ticker.Stop()
 	for {
 		if err := h.fetch(ctx); err != nil && ctx.Err() == nil {
-			h.deps.Logger.Warn("fetching static pods failed, those known stay", "error", err)
+			h.deps.Logger.Warn("failed to fetch static Pods; keeping the known ones", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -105,7 +105,7 @@ func (h *HTTP) fetch(ctx context.Context) error {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
 	if err != nil {
-		return fmt.Errorf("read answer of %q: %w", req.URL.Redacted(), err)
+		return fmt.Errorf("read response of %q: %w", req.URL.Redacted(), err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("get %q: status %s", req.URL.Redacted(), resp.Status)
@@ -115,7 +115,7 @@ func (h *HTTP) fetch(ctx context.Context) error {
 	}
 	pods, err := Decode(data, SourceInfo{Source: SourceHTTP, Location: h.config.URL, NodeName: h.config.NodeName})
 	if err != nil && !errors.Is(err, errEmpty) {
-		return fmt.Errorf("pods of %q: %w", req.URL.Redacted(), err)
+		return fmt.Errorf("Pods of %q: %w", req.URL.Redacted(), err)
 	}
 	h.lastBody = append([]byte{}, data...)
 	h.deps.Set(pods)

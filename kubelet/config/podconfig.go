@@ -9,7 +9,7 @@ import (
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
 )
 
-// PodConfig joins the updates of several sources into one channel. It is safe for concurrent use.
+// PodConfig merges the updates of several sources into one channel. It is safe for concurrent use.
 type PodConfig struct {
 	updates chan kubelettypes.PodUpdate
 
@@ -18,22 +18,22 @@ type PodConfig struct {
 	seen    sets.Set[string]
 }
 
-// NewPodConfig makes a PodConfig without sources.
+// NewPodConfig returns a PodConfig without sources.
 func NewPodConfig() *PodConfig {
 	return &PodConfig{updates: make(chan kubelettypes.PodUpdate), sources: sets.New[string](), seen: sets.New[string]()}
 }
 
-// Updates gives the updates of all sources, in each source's order.
+// Updates is the channel of all sources' updates, in each source's order.
 func (c *PodConfig) Updates() <-chan kubelettypes.PodUpdate { return c.updates }
 
-// Register says that a source will speak. SeenAllSources waits for it.
+// Register adds a source. SeenAllSources waits for it.
 func (c *PodConfig) Register(source string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sources.Insert(source)
 }
 
-// Send gives an update to whoever reads Updates, and returns when it was taken or ctx has ended.
+// Send sends an update to the reader of Updates, and returns when it was received or ctx has ended.
 func (c *PodConfig) Send(ctx context.Context, update kubelettypes.PodUpdate) error {
 	select {
 	case c.updates <- update:
@@ -43,7 +43,7 @@ func (c *PodConfig) Send(ctx context.Context, update kubelettypes.PodUpdate) err
 	}
 }
 
-// MarkSeen notes that the source's update was taken in, and reports whether all sources have now spoken.
+// MarkSeen records that the source's update was handled, and reports whether that holds for all sources.
 func (c *PodConfig) MarkSeen(source string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *PodConfig) MarkSeen(source string) bool {
 	return c.seen.IsSuperset(c.sources)
 }
 
-// SeenAllSources reports whether an update of each source was taken in.
+// SeenAllSources reports whether an update of each source was handled.
 func (c *PodConfig) SeenAllSources() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

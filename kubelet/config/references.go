@@ -7,27 +7,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ErrReference is why a static Pod is refused that needs other objects: the node may start it before, or without, the
-// API server that has them.
+// ErrReference rejects a static Pod that needs other objects: the node may start it before, or without, the API server
+// that has them.
 var ErrReference = errors.New("a static pod may not refer to objects of the API server")
 
-// references refuses what a static Pod would have to ask the API server for, volumes excepted.
+// references rejects a static Pod that refers to objects of the API server, volumes excepted.
 func references(spec *corev1.PodSpec) error {
-	refuse := func(field string) error { return fmt.Errorf("%s: %w", field, ErrReference) }
+	reject := func(field string) error { return fmt.Errorf("%s: %w", field, ErrReference) }
 	switch {
 	case spec.ServiceAccountName != "" || spec.DeprecatedServiceAccount != "":
-		return refuse("spec.serviceAccountName")
+		return reject("spec.serviceAccountName")
 	case len(spec.ImagePullSecrets) > 0:
-		return refuse("spec.imagePullSecrets")
+		return reject("spec.imagePullSecrets")
 	case len(spec.ResourceClaims) > 0:
-		return refuse("spec.resourceClaims")
+		return reject("spec.resourceClaims")
 	}
 	for list, containers := range map[string][]corev1.Container{
 		"initContainers": spec.InitContainers, "containers": spec.Containers,
 	} {
 		for i := range containers {
 			if field := environmentReference(&containers[i]); field != "" {
-				return refuse(fmt.Sprintf("spec.%s[%d].%s", list, i, field))
+				return reject(fmt.Sprintf("spec.%s[%d].%s", list, i, field))
 			}
 		}
 	}
@@ -48,7 +48,7 @@ func environmentReference(c *corev1.Container) string {
 	return ""
 }
 
-// apiSource names the source of a volume that needs the API server, with an error, if it is one.
+// apiSource returns the field of a volume that needs the API server, and an error, if it does.
 func apiSource(v *corev1.Volume) (string, error) {
 	for name, set := range map[string]bool{
 		"secret": v.Secret != nil, "configMap": v.ConfigMap != nil, "ephemeral": v.Ephemeral != nil,

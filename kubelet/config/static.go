@@ -18,29 +18,28 @@ import (
 
 // StaticDeps are what a Static needs from others.
 type StaticDeps struct {
-	// Handle takes the changes, one at a time and in order. It must not block, and must not call the Static.
+	// Handle gets the changes, one at a time and in order. It must not block, and must not call the Static.
 	Handle func(Change)
-	// OnConflict, if set, is told of each Pod that has the name of one its source had before it. It is bound to Handle's
-	// rules.
+	// OnConflict, if set, is called for each Pod with the name of another Pod of its source. The rules of Handle apply.
 	OnConflict func(pod *corev1.Pod, message string)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
 }
 
-// Static turns the sets of Pods that sources of static Pods have into changes, so that of each name one Pod at most
-// is on the node: the next one is handed on when the one before it has left no trace. It is safe for concurrent use.
+// Static turns the sets of Pods of the static sources into changes, such that the node has at most one Pod of a name:
+// the next one is added when nothing of the one before it is left. It is safe for concurrent use.
 type Static struct {
 	deps StaticDeps
 
 	mu         sync.Mutex // guards all below, and orders the calls of Handle
 	wanted     map[string]map[types.UID]*corev1.Pod
-	owners     map[types.NamespacedName]types.UID // the Pod on the node that has the name, be it wanted or ending
-	ownerNames map[types.UID]types.NamespacedName // of holders
+	owners     map[types.NamespacedName]types.UID // the Pod on the node that has the name, also while it terminates
+	ownerNames map[types.UID]types.NamespacedName // of owners
 	waiting    map[types.NamespacedName][]*corev1.Pod
 }
 
-// NewStatic makes a Static that knows of no Pod.
+// NewStatic returns a Static without Pods.
 func NewStatic(deps StaticDeps) (*Static, error) {
 	if deps.Handle == nil {
 		return nil, errors.New("config: StaticDeps.Handle is required")
@@ -58,7 +57,7 @@ func NewStatic(deps StaticDeps) (*Static, error) {
 	}, nil
 }
 
-// Replace says which Pods a source has now, all of them. They must not be modified afterwards.
+// Replace sets all Pods of a source. They must not be modified afterwards.
 func (s *Static) Replace(source string, pods []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,12 +75,12 @@ func (s *Static) Replace(source string, pods []*corev1.Pod) {
 		old := before[pod.UID]
 		if old == nil {
 			if s.uidTaken(source, pod.UID) {
-				s.deps.Logger.Warn("static pod left out: another one has its UID", "pod", nameOf(pod), "uid", pod.UID)
+				s.deps.Logger.Warn("ignoring a static Pod: another one has its UID", "pod", nameOf(pod), "uid", pod.UID)
 				delete(next, pod.UID)
 				continue
 			}
 			next[pod.UID] = s.stampFirstSeen(pod)
-			if rival := s.owners[nameOf(pod)]; rival != pod.UID && next[rival] != nil && s.deps.OnConflict != nil {
+			if other := s.owners[nameOf(pod)]; other != pod.UID && next[other] != nil && s.deps.OnConflict != nil {
 				s.deps.OnConflict(next[pod.UID], fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q: it "+
 					"waits until the other one is gone", nameOf(pod), source, pod.Name))
 			}
@@ -98,8 +97,8 @@ func (s *Static) Replace(source string, pods []*corev1.Pod) {
 	s.wanted[source] = next
 }
 
-// PodGone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on, and so is one
-// that has its UID under another name.
+// PodGone says that nothing is left of a Pod on the node. The next Pod of its name is added, and so is one with its UID
+// and another name.
 func (s *Static) PodGone(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +116,8 @@ func (s *Static) PodGone(uid types.UID) {
 	}
 }
 
-// admitNext hands on the Pod that has waited longest for a name, unless the name or its UID is another's still. The caller
-// holds mu.
+// admitNext adds the Pod that has waited longest for a name, unless another Pod still has the name or its UID. The
+// caller holds mu.
 func (s *Static) admitNext(name types.NamespacedName) {
 	queue := s.waiting[name]
 	if len(queue) == 0 {
@@ -145,7 +144,7 @@ func (s *Static) uidTaken(source string, uid types.UID) bool {
 	return false
 }
 
-// admit hands a new Pod on, or lets it wait for its name. The caller holds mu.
+// admit adds a new Pod, or makes it wait for its name. The caller holds mu.
 func (s *Static) admit(pod *corev1.Pod) {
 	name := nameOf(pod)
 	_, held := s.owners[name]
@@ -157,14 +156,14 @@ func (s *Static) admit(pod *corev1.Pod) {
 	s.emitAdd(pod)
 }
 
-// emitAdd hands a Pod on whose name is free. The caller holds mu.
+// emitAdd adds a Pod whose name is free. The caller holds mu.
 func (s *Static) emitAdd(pod *corev1.Pod) {
 	name := nameOf(pod)
 	s.owners[name], s.ownerNames[pod.UID] = pod.UID, name
 	s.deps.Handle(Change{Op: Add, Pod: pod})
 }
 
-// update hands a Pod's new version on, or lets it wait in place of the old one. The caller holds mu.
+// update passes on a Pod's new version, or stores it while the Pod waits. The caller holds mu.
 func (s *Static) update(pod *corev1.Pod) {
 	name := nameOf(pod)
 	if i := indexOfUID(s.waiting[name], pod.UID); i >= 0 {
@@ -174,14 +173,14 @@ func (s *Static) update(pod *corev1.Pod) {
 	s.deps.Handle(Change{Op: Update, Pod: pod})
 }
 
-// remove ends a Pod that its source does not have any more, with its own grace. The caller holds mu.
+// remove terminates a Pod that its source does not have any more, with its own grace period. The caller holds mu.
 func (s *Static) remove(pod *corev1.Pod) {
 	name := nameOf(pod)
 	if i := indexOfUID(s.waiting[name], pod.UID); i >= 0 {
 		if s.waiting[name] = slices.Delete(s.waiting[name], i, i+1); len(s.waiting[name]) == 0 {
 			delete(s.waiting, name)
 		}
-		s.admitNext(name) // it may have been in the way of others while its UID was another's
+		s.admitNext(name) // others may have waited behind it
 		return
 	}
 	ending := *pod
@@ -191,7 +190,7 @@ func (s *Static) remove(pod *corev1.Pod) {
 	s.deps.Handle(Change{Op: Remove, Pod: &ending})
 }
 
-// stampFirstSeen copies the Pod with the time at which it was first seen, which stands for that of its creation.
+// stampFirstSeen returns a copy of the Pod with the time at which it was first seen, which is its creation time as well.
 func (s *Static) stampFirstSeen(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Annotations = maps.Clone(pod.Annotations)

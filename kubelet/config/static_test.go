@@ -45,7 +45,7 @@ func TestOnePodPerName(t *testing.T) {
 	s.Replace("file", nil)
 	s.PodGone("two")
 	require.Equal(t, []string{"DELETE two", "REMOVE two", "ADD three"}, r.drain())
-	s.PodGone("nobody")
+	s.PodGone("unknown")
 	require.Empty(t, r.drain())
 }
 
@@ -59,7 +59,7 @@ func TestNameThatIsTakenInItsOwnSource(t *testing.T) {
 	s.Replace("file", both)
 	s.Replace("file", both)
 	require.Equal(t, []string{"ADD one"}, r.drain(), "the first is kept")
-	require.Len(t, refused, 1, "and the other told of once")
+	require.Len(t, refused, 1, "and the conflict is reported once")
 	require.Contains(t, refused[0], `two: Error validating pod ns/p from file due to duplicate pod name "p"`)
 	s.Replace("http", []*corev1.Pod{pod("p", "three", 0)})
 	s.Replace("file", nil)

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// safeUID is what a UID may be: it becomes a directory's and a control group's name.
+// safeUID is a valid UID: it becomes the name of a directory and of a cgroup.
 var safeUID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,62}$`)
 
-// validate checks what the API server would have, as far as a wrong value could hurt the node or other Pods, and
-// refuses what only works with an API server.
+// validate checks what the API server checks, as far as a wrong value could harm the node or other Pods, and rejects
+// what only works with an API server.
 func validate(pod *corev1.Pod) error {
 	if err := bad("metadata.name", pod.Name, validation.IsDNS1123Subdomain(pod.Name)); err != nil {
 		return err

@@ -6,11 +6,11 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// systemCriticalPriority is the least priority that users' own priority classes cannot have.
+// systemCriticalPriority is the lowest priority of system priority classes.
 const systemCriticalPriority = 2_000_000_000
 
-// IsCritical reports whether the node or the cluster cannot do without the Pod: a static Pod, the mirror of one, or a Pod of
-// a system priority.
+// IsCritical reports whether the node or the cluster needs the Pod: a static Pod, a mirror Pod, or a Pod of a system
+// priority.
 func IsCritical(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || podutil.IsStatic(pod) {
 		return true

@@ -1,2 +1,2 @@
-// Package qos computes a Pod's quality-of-service class and what follows from it for the kernel's OOM killer.
+// Package qos computes a Pod's quality-of-service class, and the OOM score adjustment of its containers.
 package qos

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// KubeletOOMScoreAdj is the score adjustment of the kubelet itself: the last to be killed.
+	// KubeletOOMScoreAdj is the score adjustment of the kubelet itself, which is killed last.
 	KubeletOOMScoreAdj = -999
 	guaranteedScore    = -997
 	bestEffortScore    = 1000
-	// nodeCriticalClass is the priority class without whose Pods a node is none.
+	// nodeCriticalClass is the priority class of Pods that a node cannot work without.
 	nodeCriticalClass = "system-node-critical"
 )
 
-// OOMScoreAdj returns the score adjustment of a container's processes: the higher, the sooner they are killed when
-// the node runs out of memory. capacity is the node's memory in bytes. Burstable containers lie in between: the
-// smaller a part of the node's memory a container asked for, the sooner it goes.
+// OOMScoreAdj returns the score adjustment of a container's processes: the higher, the sooner they are killed when the
+// node runs out of memory. capacity is the node's memory in bytes. Burstable containers are in between: the smaller a
+// part of the node's memory a container requests, the sooner it is killed.
 func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, capacity int64) int64 {
 	if pod.Spec.PriorityClassName == nodeCriticalClass {
 		return guaranteedScore
@@ -42,7 +42,7 @@ func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, capacity int64) int64 {
 	return min(max(score, 1000+guaranteedScore), bestEffortScore-1)
 }
 
-// leastMainRequest is the smallest memory request of the main containers, in bytes.
+// leastMainRequest returns the smallest memory request of the main containers, in bytes.
 func leastMainRequest(pod *corev1.Pod) int64 {
 	least := int64(0)
 	for i := range pod.Spec.Containers {
@@ -54,8 +54,8 @@ func leastMainRequest(pod *corev1.Pod) int64 {
 	return least
 }
 
-// sharedRequest is each container's part, in bytes, of the memory that the Pod as a whole asks for beyond what its
-// containers ask for themselves.
+// sharedRequest returns each container's part, in bytes, of the memory that the Pod as a whole requests beyond the
+// requests of its containers.
 func sharedRequest(pod *corev1.Pod) int64 {
 	containers := int64(len(pod.Spec.Containers) + len(pod.Spec.InitContainers))
 	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() || containers == 0 {

@@ -10,8 +10,8 @@ import (
 // computeResources are the resources that decide the class.
 var computeResources = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 
-// Class returns the Pod's class: the one in its status if there is one, because a class never changes, or else the
-// one its spec amounts to.
+// Class returns the Pod's class: the one in its status if it has one, because a class never changes, or else the one of
+// its spec.
 func Class(pod *corev1.Pod) corev1.PodQOSClass {
 	if pod.Status.QOSClass != "" {
 		return pod.Status.QOSClass
@@ -19,9 +19,9 @@ func Class(pod *corev1.Pod) corev1.PodQOSClass {
 	return Compute(pod)
 }
 
-// Compute returns the class of the Pod's spec: BestEffort if no container asks for or is limited in CPU or memory,
-// Guaranteed if every container is limited in both and asks for as much, Burstable otherwise. Resources of the Pod
-// as a whole, if there are any, stand in for those of its containers. Ephemeral containers do not count.
+// Compute returns the class of the Pod's spec: BestEffort if no container requests or limits CPU or memory, Guaranteed
+// if every container limits both and requests as much, Burstable otherwise. Resources of the Pod as a whole replace
+// those of its containers. Ephemeral containers do not count.
 func Compute(pod *corev1.Pod) corev1.PodQOSClass {
 	var parts []corev1.ResourceRequirements
 	if r := pod.Spec.Resources; r != nil {
@@ -58,7 +58,7 @@ func Compute(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSGuaranteed
 }
 
-// addAmount adds the list's amount of the resource to the sums, and says whether there was a positive one.
+// addAmount adds the list's amount of the resource to the sums, and reports whether there was a positive one.
 func addAmount(sums map[corev1.ResourceName]*resource.Quantity, name corev1.ResourceName, list corev1.ResourceList) bool {
 	amount, ok := list[name]
 	if !ok || amount.Sign() <= 0 {

@@ -71,7 +71,7 @@ func TestBadStarts(t *testing.T) {
 		precious := filepath.Join(c.dataDir, "thesis.txt")
 		require.NoError(t, os.WriteFile(precious, []byte("x"), 0o600))
 		require.Contains(t, c.refused(), "thesis.txt")
-		require.Contains(t, c.refused("--reset"), "not a cluster of berth's")
+		require.Contains(t, c.refused("--reset"), "so berth did not create it")
 		require.FileExists(t, precious)
 	})
 	t.Run("networks overlap", func(t *testing.T) {

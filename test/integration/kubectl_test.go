@@ -49,7 +49,7 @@ func TestKubectlWithoutACluster(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), berth, "--data-dir", absent, "kubectl", name, "config", "completion", "bash")
 			cmd.Dir = t.TempDir() // some flags name files
 			out, err := cmd.CombinedOutput()
-			require.NotContains(t, string(out), "there is no cluster", "kubectl %s: %v", name, err)
+			require.NotContains(t, string(out), "no cluster found", "kubectl %s: %v", name, err)
 		}
 	}
 	require.NoDirExists(t, absent)

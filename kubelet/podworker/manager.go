@@ -212,9 +212,6 @@ func (m *Manager) Wake(uid types.UID) { m.deps.Signals.Wake(uid) }
 // RuntimeConnected is Signals.RuntimeConnected.
 func (m *Manager) RuntimeConnected() { m.deps.Signals.RuntimeConnected() }
 
-// SetNetwork is Signals.SetNetwork.
-func (m *Manager) SetNetwork(missing error) { m.deps.Signals.SetNetwork(missing) }
-
 // Evict ends a Pod with phase Failed and the given reason, unless it has failed already, and reports whether the Pod has a
 // worker. grace, in seconds, may shorten its time to end. An eviction with a Detail is counted by it.
 func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) bool {

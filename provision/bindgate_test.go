@@ -23,19 +23,19 @@ import (
 )
 
 // bind does what Kubernetes does for a claim whose volume is saved.
-func (w *fakeAPI) bind(t testing.TB, name string) {
+func (api *fakeAPI) bind(t testing.TB, name string) {
 	t.Helper()
-	claim := w.claim(t, name)
+	claim := api.claim(t, name)
 	claim.Spec.VolumeName, claim.Status.Phase = "pvc-"+string(claim.UID), corev1.ClaimBound
-	_, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
+	_, err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
 	require.NoError(t, err)
 }
 
 // writtenEvents are the reasons of the events in the API. An event's name has its time, which stands still here, so only
 // the first of each claim is taken.
-func (w *fakeAPI) writtenEvents(t testing.TB) string {
+func (api *fakeAPI) writtenEvents(t testing.TB) string {
 	t.Helper()
-	list, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+	list, err := api.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	var reasons []string
 	for _, event := range list.Items {
@@ -44,17 +44,17 @@ func (w *fakeAPI) writtenEvents(t testing.TB) string {
 	return strings.Join(reasons, " ")
 }
 
-// newContendedFixture has two claims provisioned, of which the first is bound and the second waits to be. The second one comes from an
-// earlier run, so that somebody waits already when the first is provisioned: a call is no rush, and what is told of it may be
-// written while it is under way.
-func newContendedFixture(t *testing.T, p provision.Provisioner) (w *fakeAPI, stop func()) {
+// newContendedFixture provisions two claims, of which the first is bound and the second waits to be. The second one comes
+// from an earlier run, so that a claim waits when the first is provisioned: during a call no writes yield, and its events
+// could be written.
+func newContendedFixture(t *testing.T, p provision.Provisioner) (api *fakeAPI, stop func()) {
 	t.Helper()
-	w = newFakeAPI(newClass("fast"))
-	earlier := run(t, w, &fakeProvisioner{})
-	w.createClaim(t, newClaim("claim1", "fast"))
+	api = newFakeAPI(newClass("fast"))
+	earlier := run(t, api, &fakeProvisioner{})
+	api.createClaim(t, newClaim("claim1", "fast"))
 	synctest.Wait()
 	earlier.stop()
-	ctrl, err := provision.New(w.client(nil), driverName, p, provision.LeaderElection(false), provision.ResyncPeriod(0))
+	ctrl, err := provision.New(api.client(nil), driverName, p, provision.LeaderElection(false), provision.ResyncPeriod(0))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -67,86 +67,86 @@ func newContendedFixture(t *testing.T, p provision.Provisioner) (w *fakeAPI, sto
 	})
 	t.Cleanup(stop)
 	synctest.Wait()
-	w.createClaim(t, newClaim("claim0", "fast"))
+	api.createClaim(t, newClaim("claim0", "fast"))
 	synctest.Wait()
-	require.Len(t, w.volumes(t), 2)
-	w.bind(t, "claim0")
+	require.Len(t, api.volumes(t), 2)
+	api.bind(t, "claim0")
 	synctest.Wait()
-	require.Len(t, w.claim(t, "claim0").Finalizers, 1, "it gives way")
-	require.Empty(t, w.writtenEvents(t), "they give way")
-	return w, stop
+	require.Len(t, api.claim(t, "claim0").Finalizers, 1, "the removal yields")
+	require.Empty(t, api.writtenEvents(t), "they yield")
+	return api, stop
 }
 
 func TestUnneededWritesYield(t *testing.T) {
-	runSynctest("until nobody waits", t, func(t *testing.T) {
-		w, _ := newContendedFixture(t, &fakeProvisioner{})
-		w.bind(t, "claim1")
+	runSynctest("until no claim waits", t, func(t *testing.T) {
+		api, _ := newContendedFixture(t, &fakeProvisioner{})
+		api.bind(t, "claim1")
 		synctest.Wait()
-		require.Empty(t, w.claim(t, "claim0").Finalizers)
-		require.Empty(t, w.claim(t, "claim1").Finalizers)
-		require.Equal(t, "Provisioning", w.writtenEvents(t))
+		require.Empty(t, api.claim(t, "claim0").Finalizers)
+		require.Empty(t, api.claim(t, "claim1").Finalizers)
+		require.Equal(t, "Provisioning", api.writtenEvents(t))
 	})
 	runSynctest("for no more than half a minute", t, func(t *testing.T) {
-		w, _ := newContendedFixture(t, &fakeProvisioner{})
+		api, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		require.Empty(t, w.claim(t, "claim0").Finalizers)
-		require.Len(t, w.claim(t, "claim1").Finalizers, 1)
-		require.Equal(t, "Provisioning", w.writtenEvents(t))
+		require.Empty(t, api.claim(t, "claim0").Finalizers)
+		require.Len(t, api.claim(t, "claim1").Finalizers, 1)
+		require.Equal(t, "Provisioning", api.writtenEvents(t))
 	})
 	runSynctest("and not to who is stuck", t, func(t *testing.T) {
-		w, _ := newContendedFixture(t, &fakeProvisioner{})
+		api, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(time.Minute)
-		w.createClaim(t, newClaim("claim2", "fast"))
+		api.createClaim(t, newClaim("claim2", "fast"))
 		time.Sleep(29 * time.Second)
-		w.bind(t, "claim2")
+		api.bind(t, "claim2")
 		synctest.Wait()
-		require.Len(t, w.claim(t, "claim2").Finalizers, 1, "claim1 may still be waited for")
+		require.Len(t, api.claim(t, "claim2").Finalizers, 1, "claim1 may still be waited for")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Empty(t, w.claim(t, "claim2").Finalizers)
+		require.Empty(t, api.claim(t, "claim2").Finalizers)
 	})
 	runSynctest("but a deleted claim is waited for", t, func(t *testing.T) {
-		w, _ := newContendedFixture(t, &fakeProvisioner{})
-		w.deleteClaim(t, "claim0")
+		api, _ := newContendedFixture(t, &fakeProvisioner{})
+		api.deleteClaim(t, "claim0")
 		synctest.Wait()
-		require.Len(t, w.claims(t), 1)
+		require.Len(t, api.claims(t), 1)
 	})
 	runSynctest("nor does it outlast the controller", t, func(t *testing.T) {
-		w, stop := newContendedFixture(t, &fakeProvisioner{})
+		api, stop := newContendedFixture(t, &fakeProvisioner{})
 		stop()
-		require.Empty(t, w.claim(t, "claim0").Finalizers)
-		require.Equal(t, "Provisioning", w.writtenEvents(t))
+		require.Empty(t, api.claim(t, "claim0").Finalizers)
+		require.Equal(t, "Provisioning", api.writtenEvents(t))
 	})
 }
 
-// A Warning is written although claims wait: somebody has to act on it.
+// A Warning is written although claims wait: an administrator has to act on it.
 func TestWarningsDoNotYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
-		w, _ := newContendedFixture(t, p)
+		api, _ := newContendedFixture(t, p)
 		p.setProvisionErr(func(provision.VolumeOptions) error { return errors.New("no") })
-		w.createClaim(t, newClaim("failing", "fast"))
+		api.createClaim(t, newClaim("failing", "fast"))
 		synctest.Wait()
-		require.Equal(t, "ProvisioningFailed", w.writtenEvents(t))
+		require.Equal(t, "ProvisioningFailed", api.writtenEvents(t))
 	})
 }
 
-// A call that takes long is no rush: what is told of it, and what others left, is written meanwhile.
+// Writes do not yield to a claim whose call takes long.
 func TestSlowCallDoesNotMakeWritesYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
-		w, _ := newContendedFixture(t, p)
+		api, _ := newContendedFixture(t, p)
 		p.setProvisionErr(func(provision.VolumeOptions) error {
 			time.Sleep(time.Minute) // the bubble's time
 			return nil
 		})
-		w.createClaim(t, newClaim("slow", "fast"))
-		w.bind(t, "claim1")
+		api.createClaim(t, newClaim("slow", "fast"))
+		api.bind(t, "claim1")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Empty(t, w.claim(t, "claim0").Finalizers)
-		require.Equal(t, "Provisioning Provisioning", w.writtenEvents(t))
+		require.Empty(t, api.claim(t, "claim0").Finalizers)
+		require.Equal(t, "Provisioning Provisioning", api.writtenEvents(t))
 		time.Sleep(time.Minute)
 	})
 }
@@ -212,12 +212,12 @@ func (v savedVolumes) Create(
 // something to bind from the beginning. Else the intents here wait for ever, for they wait for a volume.
 func TestVolumesDoNotQueueUpBehindIntents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		const count = 300
 		for i := range count {
-			w.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+			api.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
 		}
-		slow := &slowIntentClient{Interface: w.client(nil), saved: make(chan struct{})}
+		slow := &slowIntentClient{Interface: api.client(nil), saved: make(chan struct{})}
 		ctrl, err := provision.New(slow, driverName, &fakeProvisioner{}, provision.LeaderElection(false),
 			provision.EventRecorder(record.NewFakeRecorder(5000)))
 		require.NoError(t, err)
@@ -230,6 +230,6 @@ func TestVolumesDoNotQueueUpBehindIntents(t *testing.T) {
 			require.NoError(t, <-done)
 		}()
 		synctest.Wait()
-		require.Len(t, w.volumes(t), count)
+		require.Len(t, api.volumes(t), count)
 	})
 }

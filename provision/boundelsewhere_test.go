@@ -13,14 +13,14 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// staticPrefix begins the names of volumes that somebody makes by hand.
+// staticPrefix begins the names of volumes that are created by hand.
 const staticPrefix = "static-"
 
-// bindElsewhere does what Kubernetes does when somebody makes a volume that suits a claim that still waits: the volume
-// names the claim first, then the claim the volume.
-func (w *fakeAPI) bindElsewhere(t *testing.T, claim string) {
+// bindElsewhere does what Kubernetes does when a volume is created by hand that matches a pending claim: the volume names
+// the claim first, then the claim the volume.
+func (api *fakeAPI) bindElsewhere(t *testing.T, claim string) {
 	t.Helper()
-	waiting := w.claim(t, claim)
+	waiting := api.claim(t, claim)
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: staticPrefix + claim},
 		Spec: corev1.PersistentVolumeSpec{
@@ -29,17 +29,17 @@ func (w *fakeAPI) bindElsewhere(t *testing.T, claim string) {
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
-	_, err := w.client(nil).CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
+	_, err := api.client(nil).CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
 	require.NoError(t, err)
 	synctest.Wait()
-	w.updateClaim(t, claim, func(c *corev1.PersistentVolumeClaim) {
+	api.updateClaim(t, claim, func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Status.Phase = pv.Name, corev1.ClaimBound
 	})
 	synctest.Wait()
 }
 
-// A claim that is bound to a volume of somebody else's while one is being made for it is finished all the same: what is
-// made is saved, for Kubernetes to release, and nothing is left that no PersistentVolume names.
+// A claim that is bound to another volume while one is being provisioned for it is finished: the volume is saved, for
+// Kubernetes to release, and none is left that no PersistentVolume names.
 func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 	requireNothingLeft := func(t *testing.T, s *fixture, p *fakeProvisioner) {
 		t.Helper()
@@ -73,29 +73,29 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 	})
 	runSynctest("before it is saved", t, func(t *testing.T) {
 		p, refused := &fakeProvisioner{}, true
-		w := newFakeAPI(newClass("fast"))
-		api := &process{nextFault: func(what string) fault {
+		api := newFakeAPI(newClass("fast"))
+		process := &process{nextFault: func(what string) fault {
 			if what == "create persistentvolumes" && refused {
 				return failBefore
 			}
 			return noFault
 		}}
-		s := runWithProcess(t, w, api, p)
-		w.createClaim(t, newClaim("claim", "fast"))
+		s := runWithProcess(t, api, process, p)
+		api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		w.bindElsewhere(t, "claim")
+		api.bindElsewhere(t, "claim")
 		api.mu.Lock()
 		refused = false
 		api.mu.Unlock()
 		requireNothingLeft(t, s, p)
 	})
 	runSynctest("by an earlier process", t, func(t *testing.T) {
-		p, w := &fakeProvisioner{}, newFakeAPI(newClass("fast"))
+		p, api := &fakeProvisioner{}, newFakeAPI(newClass("fast"))
 		claim := withUID(newClaim("claim", "fast"), "u")
 		claim.Finalizers = []string{"example.com/intent"}
-		w.createClaim(t, claim)
-		w.bindElsewhere(t, "claim")
-		s := run(t, w, p, provision.IntentFinalizer("example.com/intent"))
+		api.createClaim(t, claim)
+		api.bindElsewhere(t, "claim")
+		s := run(t, api, p, provision.IntentFinalizer("example.com/intent"))
 		requireNothingLeft(t, s, p)
 	})
 	runSynctest("not begun", t, func(t *testing.T) {
@@ -111,30 +111,30 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 	})
 }
 
-// An intent of an earlier process can be taken off a claim by hand, because the claim's class is gone and nobody means to
+// An intent of an earlier process can be removed from a claim by hand, because the claim's class is deleted and nobody wants to
 // make it anew: the claim is gone then, and a volume may be there.
 func TestClaimIsDeletedByHandBeforeItsClassExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := withUID(newClaim("claim", "fast"), "u")
 		claim.Finalizers = []string{"example.com/intent"}
-		p, w := &fakeProvisioner{}, newFakeAPI(claim)
-		s := run(t, w, p, provision.IntentFinalizer("example.com/intent"))
-		w.deleteClaim(t, "claim")
+		p, api := &fakeProvisioner{}, newFakeAPI(claim)
+		s := run(t, api, p, provision.IntentFinalizer("example.com/intent"))
+		api.deleteClaim(t, "claim")
 		s.advance(time.Minute)
 		require.NotEmpty(t, withReason(s.drainEvents(), `storage class "fast" not found; create it again: a volume may exist`))
-		w.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
-		err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "claim", metav1.DeleteOptions{})
+		api.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
+		err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "claim", metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
 		}
 		s.advance(time.Hour)
-		require.Empty(t, w.claims(t))
-		_, err = w.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
+		require.Empty(t, api.claims(t))
+		_, err = api.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		s.advance(time.Minute)
-		w.bindAndRelease(t)
+		api.bindAndRelease(t)
 		s.advance(time.Minute)
 		require.Len(t, p.deleted(), 1, "what may have been there was found and removed")
-		require.Empty(t, w.volumes(t))
+		require.Empty(t, api.volumes(t))
 	})
 }

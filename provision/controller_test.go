@@ -213,20 +213,20 @@ func TestStopFinishesAndSavesWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
 		p.setProvisionErr(func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil })
-		w := newFakeAPI(newClass("fast"))
-		c, err := provision.New(w.client(nil), driverName, p, provision.LeaderElection(false), provision.Threadiness(1))
+		api := newFakeAPI(newClass("fast"))
+		c, err := provision.New(api.client(nil), driverName, p, provision.LeaderElection(false), provision.Threadiness(1))
 		require.NoError(t, err)
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() { defer close(done); c.Run(stop) }()
-		w.createClaim(t, newClaim("one", "fast"))
-		w.createClaim(t, newClaim("two", "fast"))
+		api.createClaim(t, newClaim("one", "fast"))
+		api.createClaim(t, newClaim("two", "fast"))
 		synctest.Wait()
 		require.True(t, c.HasRun())
 		require.EqualError(t, provision.Threadiness(3)(c), "cannot call option functions after controller has Run")
 		close(stop)
 		<-done
 		require.Equal(t, 1, p.callCount(), "nothing new is begun")
-		require.Len(t, w.volumes(t), 1, "what was made is saved")
+		require.Len(t, api.volumes(t), 1, "what was made is saved")
 		require.Error(t, c.RunContext(t.Context()), "a controller runs once")
 	})
 }

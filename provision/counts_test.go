@@ -73,16 +73,16 @@ func TestDeletionIsCountedWhenItIsDone(t *testing.T) {
 // A volume that went between the watch and the call is not counted as deleted, nor is one that was taken back.
 func TestDeletedVolumeIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(released("volume"))
+		api := newFakeAPI(released("volume"))
 		p := &fakeProvisioner{}
 		process := &process{kill: func() {}, nextFault: func(what string) fault {
 			if what == "get persistentvolumes" {
-				err := w.tracker.Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", "volume")
+				err := api.tracker.Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", "volume")
 				require.NoError(t, err)
 			}
 			return noFault
 		}}
-		s := runWithProcess(t, w, process, p)
+		s := runWithProcess(t, api, process, p)
 		s.advance(time.Minute)
 		require.Empty(t, p.deleted())
 		requireCounts(t, s.ctrl, counts{})
@@ -147,17 +147,17 @@ func TestFailuresAreForgotten(t *testing.T) {
 // Volumes that cannot be deleted do not use up what lets claims be tried again.
 func TestDeletionsDoNotDelayClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		for i := range 1000 {
 			pv := released(fmt.Sprint("volume", i))
-			require.NoError(t, w.tracker.Add(pv))
+			require.NoError(t, api.tracker.Add(pv))
 		}
 		p := &fakeProvisioner{deleteErr: func(*corev1.PersistentVolume) error { return errors.New("busy") }}
 		p.setProvisionErr(func(provision.VolumeOptions) error {
 			p.setProvisionErr(nil)
 			return errors.New("once")
 		})
-		s := run(t, w, p)
+		s := run(t, api, p)
 		s.api.createClaim(t, newClaim("claim", "fast"))
 		s.advance(16 * time.Second)
 		require.Equal(t, 2, p.callCount())
@@ -170,20 +170,20 @@ func TestNamesOfTheProcess(t *testing.T) {
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
-		ctrl, err := provision.New(w.client(nil), driverName, &fakeProvisioner{})
+		api := newFakeAPI(newClass("fast"))
+		ctrl, err := provision.New(api.client(nil), driverName, &fakeProvisioner{})
 		require.NoError(t, err)
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() { defer close(done); ctrl.Run(stop) }()
 		synctest.Wait()
-		lease, err := w.client(nil).CoordinationV1().Leases("mine").Get(t.Context(), strings.ReplaceAll(driverName, "/", "-"), metav1.GetOptions{})
+		lease, err := api.client(nil).CoordinationV1().Leases("mine").Get(t.Context(), strings.ReplaceAll(driverName, "/", "-"), metav1.GetOptions{})
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(*lease.Spec.HolderIdentity, host+"_"), *lease.Spec.HolderIdentity)
-		w.createClaim(t, newClaim("claim", "fast"))
+		api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		w.bindAndRelease(t)
+		api.bindAndRelease(t)
 		synctest.Wait()
-		events, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+		events, err := api.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, events.Items)
 		require.Equal(t, driverName+"_"+*lease.Spec.HolderIdentity, events.Items[0].Source.Component)

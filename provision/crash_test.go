@@ -188,9 +188,9 @@ func (l *restartable) dead() bool {
 }
 
 // isPending returns whether the claim is there and not bound.
-func (w *fakeAPI) isPending(t *testing.T, name string) bool {
+func (api *fakeAPI) isPending(t *testing.T, name string) bool {
 	t.Helper()
-	return slices.ContainsFunc(w.claims(t), func(c corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(api.claims(t), func(c corev1.PersistentVolumeClaim) bool {
 		return c.Name == name && c.Spec.VolumeName == "" && c.DeletionTimestamp == nil
 	})
 }

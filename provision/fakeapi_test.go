@@ -79,13 +79,13 @@ func newFakeAPI(objects ...runtime.Object) *fakeAPI {
 	tracker := &versioned{
 		ObjectTracker: k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
 	}
-	w := &fakeAPI{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
+	api := &fakeAPI{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
 	for _, obj := range objects {
 		if err := tracker.Add(obj); err != nil {
 			panic(err)
 		}
 	}
-	return w
+	return api
 }
 
 // fault is what befalls one request.
@@ -148,17 +148,17 @@ func (p *process) die() {
 }
 
 // client returns a client of the world whose requests pass through the process. A nil process lets all pass.
-func (w *fakeAPI) client(p *process) *fake.Clientset {
+func (api *fakeAPI) client(p *process) *fake.Clientset {
 	cs := &fake.Clientset{}
 	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if p == nil {
-			return w.handle(action)
+			return api.handle(action)
 		}
 		after, err := p.enter(action.GetVerb() + " " + action.GetResource().Resource)
 		if err != nil {
 			return true, nil, err
 		}
-		handled, obj, err := w.handle(action)
+		handled, obj, err := api.handle(action)
 		if lost := after(); lost != nil {
 			return true, nil, lost
 		}
@@ -169,18 +169,18 @@ func (w *fakeAPI) client(p *process) *fake.Clientset {
 		if a, ok := action.(k8stesting.WatchActionImpl); ok {
 			opts = a.ListOptions
 		}
-		watcher, err := w.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
+		watcher, err := api.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
 		return true, watcher, err
 	})
 	return cs
 }
 
-func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (api *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
+	api.mu.Lock()
+	defer api.mu.Unlock()
 	switch action.GetVerb() {
 	case "create", "update", "patch", "delete":
-		w.writes[action.GetVerb()+" "+action.GetResource().Resource]++
+		api.writes[action.GetVerb()+" "+action.GetResource().Resource]++
 	}
 	gvr, ns := action.GetResource(), action.GetNamespace()
 	switch a := action.(type) {
@@ -190,30 +190,30 @@ func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error)
 			return true, nil, err
 		}
 		if obj.GetUID() == "" {
-			w.uids++
-			obj.SetUID(types.UID(fmt.Sprintf("uid-%d", w.uids)))
+			api.uids++
+			obj.SetUID(types.UID(fmt.Sprintf("uid-%d", api.uids)))
 		}
-		return w.react(action)
+		return api.react(action)
 	case k8stesting.DeleteActionImpl:
-		return true, nil, w.delete(a)
+		return true, nil, api.delete(a)
 	case k8stesting.PatchActionImpl:
-		before, err := w.tracker.Get(gvr, ns, a.Name)
+		before, err := api.tracker.Get(gvr, ns, a.Name)
 		if err != nil {
 			return true, nil, err
 		}
 		before = before.DeepCopyObject()
-		handled, obj, err := w.react(action)
+		handled, obj, err := api.react(action)
 		if err != nil {
 			return handled, obj, err
 		}
-		return true, obj, w.patched(a, before, obj)
+		return true, obj, api.patched(a, before, obj)
 	}
-	return w.react(action)
+	return api.react(action)
 }
 
-func (w *fakeAPI) delete(a k8stesting.DeleteActionImpl) error {
+func (api *fakeAPI) delete(a k8stesting.DeleteActionImpl) error {
 	gvr, ns := a.GetResource(), a.GetNamespace()
-	found, err := w.tracker.Get(gvr, ns, a.Name)
+	found, err := api.tracker.Get(gvr, ns, a.Name)
 	if err != nil {
 		return err
 	}
@@ -226,18 +226,18 @@ func (w *fakeAPI) delete(a k8stesting.DeleteActionImpl) error {
 		return apierrors.NewConflict(gvr.GroupResource(), a.Name, errors.New("UID differs"))
 	}
 	if len(obj.GetFinalizers()) == 0 {
-		return w.tracker.Delete(gvr, ns, a.Name)
+		return api.tracker.Delete(gvr, ns, a.Name)
 	}
 	if obj.GetDeletionTimestamp() == nil {
 		now := metav1.Now()
 		obj.SetDeletionTimestamp(&now)
-		return w.tracker.Update(gvr, found, ns)
+		return api.tracker.Update(gvr, found, ns)
 	}
 	return nil
 }
 
 // patched undoes a patch that an API server would not have taken, and ends objects without finalizers.
-func (w *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Object) error {
+func (api *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Object) error {
 	gvr, ns := a.GetResource(), a.GetNamespace()
 	was, err := meta.Accessor(before)
 	if err != nil {
@@ -248,7 +248,7 @@ func (w *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Ob
 		return err
 	}
 	if was.GetUID() != is.GetUID() {
-		return errors.Join(w.tracker.Update(gvr, before, ns),
+		return errors.Join(api.tracker.Update(gvr, before, ns),
 			apierrors.NewConflict(gvr.GroupResource(), a.Name, errors.New("UID differs")))
 	}
 	if is.GetDeletionTimestamp() == nil {
@@ -256,12 +256,12 @@ func (w *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Ob
 	}
 	for _, f := range is.GetFinalizers() {
 		if !slices.Contains(was.GetFinalizers(), f) {
-			return errors.Join(w.tracker.Update(gvr, before, ns),
+			return errors.Join(api.tracker.Update(gvr, before, ns),
 				apierrors.NewForbidden(gvr.GroupResource(), a.Name, errors.New("no new finalizers while deleting")))
 		}
 	}
 	if len(is.GetFinalizers()) == 0 {
-		return w.tracker.Delete(gvr, ns, a.Name)
+		return api.tracker.Delete(gvr, ns, a.Name)
 	}
 	return nil
 }
@@ -270,23 +270,23 @@ func (w *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Ob
 const maxChangesPerStep = 40
 
 // bindAndRelease binds claims to their volumes and releases the volumes of deleted claims.
-func (w *fakeAPI) bindAndRelease(t testing.TB) {
+func (api *fakeAPI) bindAndRelease(t testing.TB) {
 	t.Helper()
-	for w.bindAndReleaseSome(t) {
+	for api.bindAndReleaseSome(t) {
 		synctest.Wait()
 	}
 }
 
 // bindAndReleaseSome returns whether more may be left to do.
-func (w *fakeAPI) bindAndReleaseSome(t testing.TB) bool {
+func (api *fakeAPI) bindAndReleaseSome(t testing.TB) bool {
 	t.Helper()
 	changes := 0
-	ctx, client := t.Context(), w.client(nil)
+	ctx, client := t.Context(), api.client(nil)
 	byUID := map[types.UID]*corev1.PersistentVolumeClaim{}
-	for _, claim := range w.claims(t) {
+	for _, claim := range api.claims(t) {
 		byUID[claim.UID] = &claim
 	}
-	for _, pv := range w.volumes(t) {
+	for _, pv := range api.volumes(t) {
 		if changes >= maxChangesPerStep {
 			return true
 		}
@@ -313,47 +313,47 @@ func (w *fakeAPI) bindAndReleaseSome(t testing.TB) bool {
 	return false
 }
 
-func (w *fakeAPI) claims(t testing.TB) []corev1.PersistentVolumeClaim {
+func (api *fakeAPI) claims(t testing.TB) []corev1.PersistentVolumeClaim {
 	t.Helper()
-	list, err := w.client(nil).CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{})
+	list, err := api.client(nil).CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return list.Items
 }
 
-func (w *fakeAPI) claim(t testing.TB, name string) *corev1.PersistentVolumeClaim {
+func (api *fakeAPI) claim(t testing.TB, name string) *corev1.PersistentVolumeClaim {
 	t.Helper()
-	claim, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), name, metav1.GetOptions{})
+	claim, err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	return claim
 }
 
-func (w *fakeAPI) volumes(t testing.TB) []corev1.PersistentVolume {
+func (api *fakeAPI) volumes(t testing.TB) []corev1.PersistentVolume {
 	t.Helper()
-	list, err := w.client(nil).CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	list, err := api.client(nil).CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return list.Items
 }
 
-func (w *fakeAPI) createClaim(t testing.TB, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func (api *fakeAPI) createClaim(t testing.TB, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	t.Helper()
-	made, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{})
+	made, err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return made
 }
 
-func (w *fakeAPI) deleteClaim(t testing.TB, name string) {
+func (api *fakeAPI) deleteClaim(t testing.TB, name string) {
 	t.Helper()
-	err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), name, metav1.DeleteOptions{})
+	err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), name, metav1.DeleteOptions{})
 	if !apierrors.IsNotFound(err) {
 		require.NoError(t, err)
 	}
 }
 
-func (w *fakeAPI) updateClaim(t testing.TB, name string, change func(*corev1.PersistentVolumeClaim)) {
+func (api *fakeAPI) updateClaim(t testing.TB, name string, change func(*corev1.PersistentVolumeClaim)) {
 	t.Helper()
-	claim := w.claim(t, name)
+	claim := api.claim(t, name)
 	change(claim)
-	_, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
+	_, err := api.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
 	require.NoError(t, err)
 }
 

@@ -75,17 +75,17 @@ type fixture struct {
 	stop   func()
 }
 
-func run(t *testing.T, w *fakeAPI, p provision.Provisioner, options ...option) *fixture {
+func run(t *testing.T, api *fakeAPI, p provision.Provisioner, options ...option) *fixture {
 	t.Helper()
-	return runWithProcess(t, w, nil, p, options...)
+	return runWithProcess(t, api, nil, p, options...)
 }
 
 // runWithProcess is run with a client that passes through the process.
-func runWithProcess(t *testing.T, w *fakeAPI, process *process, p provision.Provisioner, options ...option) *fixture {
+func runWithProcess(t *testing.T, api *fakeAPI, process *process, p provision.Provisioner, options ...option) *fixture {
 	t.Helper()
-	s := &fixture{T: t, api: w, events: record.NewFakeRecorder(5000)}
+	s := &fixture{T: t, api: api, events: record.NewFakeRecorder(5000)}
 	options = append([]option{provision.LeaderElection(false), provision.EventRecorder(s.events)}, options...)
-	ctrl, err := provision.New(w.client(process), driverName, p, options...)
+	ctrl, err := provision.New(api.client(process), driverName, p, options...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -124,8 +124,8 @@ func runSynctest(name string, t *testing.T, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
-func (w *fakeAPI) writeCount(what string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.writes[what]
+func (api *fakeAPI) writeCount(what string) int {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	return api.writes[what]
 }

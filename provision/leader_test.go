@@ -33,14 +33,14 @@ type candidate struct {
 	done chan error
 }
 
-func runCandidate(t *testing.T, w *fakeAPI, process *process, p provision.Provisioner, options ...option) *candidate {
+func runCandidate(t *testing.T, api *fakeAPI, process *process, p provision.Provisioner, options ...option) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	if process != nil {
 		process.kill = cancel
 	}
 	options = append(options, provision.LeaderElectionNamespace("ns"), provision.EventRecorder(&record.FakeRecorder{}))
-	ctrl, err := provision.New(w.client(process), driverName, p, options...)
+	ctrl, err := provision.New(api.client(process), driverName, p, options...)
 	require.NoError(t, err)
 	c := &candidate{ctrl: ctrl, stop: cancel, done: make(chan error, 1)}
 	go func() { c.done <- ctrl.RunContext(ctx) }()
@@ -50,13 +50,13 @@ func runCandidate(t *testing.T, w *fakeAPI, process *process, p provision.Provis
 
 func TestOnlyTheLeaderWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		first, second := &fakeProvisioner{}, &fakeProvisioner{}
-		one := runCandidate(t, w, nil, first)
-		two := runCandidate(t, w, nil, second)
+		one := runCandidate(t, api, nil, first)
+		two := runCandidate(t, api, nil, second)
 		require.True(t, one.ctrl.HasRun())
 		require.False(t, two.ctrl.HasRun())
-		w.createClaim(t, newClaim("claim", "fast"))
+		api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		require.Equal(t, []int{1, 0}, []int{first.callCount(), second.callCount()})
 
@@ -65,12 +65,12 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 		time.Sleep(provision.DefaultRetryPeriod * 5 / 2) // the bubble's time; far less than the lease's duration
 		synctest.Wait()
 		require.True(t, two.ctrl.HasRun(), "the lease was released, not left to expire")
-		w.createClaim(t, newClaim("claim2", "fast"))
+		api.createClaim(t, newClaim("claim2", "fast"))
 		synctest.Wait()
 		require.Equal(t, []int{1, 1}, []int{first.callCount(), second.callCount()})
 		two.stop()
 		require.NoError(t, <-two.done)
-		lease, err := w.client(nil).CoordinationV1().Leases("ns").Get(t.Context(), "example.com-disk", metav1.GetOptions{})
+		lease, err := api.client(nil).CoordinationV1().Leases("ns").Get(t.Context(), "example.com-disk", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Empty(t, *lease.Spec.HolderIdentity)
 	})
@@ -78,7 +78,7 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 
 func TestRunnablesRunWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		working := make(chan string, 10)
 		beside := func(name string) option {
 			return provision.WithRunnable(func(ctx context.Context) error {
@@ -88,8 +88,8 @@ func TestRunnablesRunWhileLeading(t *testing.T) {
 				return nil
 			})
 		}
-		one := runCandidate(t, w, nil, &fakeProvisioner{}, beside("one"))
-		two := runCandidate(t, w, nil, &fakeProvisioner{}, beside("two"))
+		one := runCandidate(t, api, nil, &fakeProvisioner{}, beside("one"))
+		two := runCandidate(t, api, nil, &fakeProvisioner{}, beside("two"))
 		require.Equal(t, "one", <-working)
 		require.Empty(t, working)
 		one.stop()
@@ -100,7 +100,7 @@ func TestRunnablesRunWhileLeading(t *testing.T) {
 		require.NoError(t, <-two.done)
 
 		broken := errors.New("broken")
-		three := runCandidate(t, w, nil, &fakeProvisioner{}, provision.WithRunnable(func(context.Context) error { return broken }))
+		three := runCandidate(t, api, nil, &fakeProvisioner{}, provision.WithRunnable(func(context.Context) error { return broken }))
 		require.ErrorIs(t, <-three.done, broken, "it does not fail in silence")
 		three.stop()
 	})
@@ -108,17 +108,17 @@ func TestRunnablesRunWhileLeading(t *testing.T) {
 
 func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		slow := &fakeProvisioner{provisionErr: func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil }}
-		one := runCandidate(t, w, nil, slow)
-		two := runCandidate(t, w, nil, &fakeProvisioner{})
-		w.createClaim(t, newClaim("claim", "fast"))
+		one := runCandidate(t, api, nil, slow)
+		two := runCandidate(t, api, nil, &fakeProvisioner{})
+		api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		one.stop()
 		time.Sleep(50 * time.Second)
 		require.False(t, two.ctrl.HasRun())
 		require.NoError(t, <-one.done)
-		require.Len(t, w.volumes(t), 1)
+		require.Len(t, api.volumes(t), 1)
 		time.Sleep(provision.DefaultRetryPeriod * 5 / 2)
 		require.True(t, two.ctrl.HasRun())
 		two.stop()
@@ -128,7 +128,7 @@ func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
 
 func TestLosingTheLeaseEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(newClass("fast"))
+		api := newFakeAPI(newClass("fast"))
 		lost := false
 		process := &process{nextFault: func(what string) fault {
 			if lost && strings.HasSuffix(what, " leases") {
@@ -136,7 +136,7 @@ func TestLosingTheLeaseEndsRun(t *testing.T) {
 			}
 			return noFault
 		}}
-		c := runCandidate(t, w, process, &fakeProvisioner{})
+		c := runCandidate(t, api, process, &fakeProvisioner{})
 		require.True(t, c.ctrl.HasRun())
 		process.mu.Lock()
 		lost = true

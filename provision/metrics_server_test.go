@@ -14,7 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/freeport"
 )
 
-// unusedProvisioner is a Provisioner that nobody calls.
+// unusedProvisioner is a Provisioner that is never called.
 type unusedProvisioner struct{ Provisioner }
 
 // TestMetricsPagesShareAPort: two controllers live in one process, each with metrics of its own. Of two that are given
@@ -58,7 +58,7 @@ func TestMetricsPagesShareAPort(t *testing.T) {
 	}
 	eventually(clock.HasWaiters)
 	stopFirst()
-	require.Zero(t, status("second"), "nothing but time tells that a port is free")
+	require.Zero(t, status("second"), "a free port has no event")
 	clock.Step(5 * time.Second)
 	eventually(func() bool { return status("second") == http.StatusOK })
 	require.Equal(t, http.StatusNotFound, status("first"))

@@ -1,17 +1,22 @@
 package provision_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/freeport"
 	"github.com/berth-dev/berth/provision"
 )
 
@@ -82,4 +87,29 @@ func TestMetricsCountOutcomes(t *testing.T) {
 		})
 		require.Zero(t, gather(t, registry)["persistentvolumeclaim_provision_waiting{}"])
 	})
+}
+
+func TestMetricsPage(t *testing.T) {
+	port, err := freeport.Loopback()
+	require.NoError(t, err)
+	for range 2 { // the page and its metrics belong to the controller, not to the process
+		c, err := provision.New(newFakeAPI().client(nil), driverName, &fakeProvisioner{}, provision.LeaderElection(false),
+			provision.MetricsAddress("127.0.0.1"), provision.MetricsPort(int32(port)), provision.MetricsPath("/here"))
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.RunContext(ctx) }()
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/here", port))
+			if assert.NoError(t, err) {
+				body, err := io.ReadAll(response.Body)
+				assert.NoError(t, err)
+				assert.NoError(t, response.Body.Close())
+				assert.Contains(t, string(body), "controller_persistentvolumeclaim_provision_waiting 0")
+			}
+		}, time.Minute, 10*time.Millisecond)
+		http.DefaultClient.CloseIdleConnections()
+		stop()
+		require.NoError(t, <-done)
+	}
 }

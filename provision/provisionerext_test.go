@@ -34,7 +34,7 @@ func (s *scriptedProvisioner) ProvisionExt(
 	return newVolume(o), provision.ProvisioningFinished, nil
 }
 
-// What a failed call left behind decides whether a claim that is deleted then is let go.
+// The state of a failed call decides whether a claim that is deleted then keeps its intent.
 func TestStateDecidesWhetherADeletedClaimIsFinished(t *testing.T) {
 	const (
 		background = provision.ProvisioningInBackground
@@ -107,26 +107,26 @@ func TestReschedule(t *testing.T) {
 	} {
 		runSynctest(name, t, func(t *testing.T) {
 			class, claim := scheduled("one")
-			w := newFakeAPI(class)
+			api := newFakeAPI(class)
 			for _, node := range test.nodes {
-				_, err := w.client(nil).CoreV1().Nodes().Create(t.Context(),
+				_, err := api.client(nil).CoreV1().Nodes().Create(t.Context(),
 					&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 				require.NoError(t, err)
 			}
 			p := &scriptedProvisioner{states: test.script}
-			s := run(t, w, p)
-			w.createClaim(t, claim)
+			s := run(t, api, p)
+			api.createClaim(t, claim)
 			s.advance(time.Hour)
-			left := w.claim(t, "claim")
+			left := api.claim(t, "claim")
 			require.Empty(t, left.Annotations["volume.kubernetes.io/selected-node"])
 			require.Empty(t, left.Finalizers)
-			require.Empty(t, w.volumes(t))
+			require.Empty(t, api.volumes(t))
 			require.Len(t, withReason(s.drainEvents(), "Warning ProvisioningFailed"), 1)
-			w.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
+			api.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
 				c.Annotations["volume.kubernetes.io/selected-node"] = "two"
 			})
 			synctest.Wait()
-			require.Len(t, w.volumes(t), 1)
+			require.Len(t, api.volumes(t), 1)
 			require.Equal(t, "two", p.calls[len(p.calls)-1].SelectedNode.Name)
 		})
 	}
@@ -136,14 +136,14 @@ func TestReschedule(t *testing.T) {
 func TestNodeIsDeletedWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		class, claim := scheduled("one")
-		w := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		api := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 		p := &scriptedProvisioner{states: []provision.ProvisioningState{provision.ProvisioningInBackground}}
-		s := run(t, w, p)
-		w.createClaim(t, claim)
+		s := run(t, api, p)
+		api.createClaim(t, claim)
 		synctest.Wait()
-		require.NoError(t, w.client(nil).CoreV1().Nodes().Delete(t.Context(), "one", metav1.DeleteOptions{}))
+		require.NoError(t, api.client(nil).CoreV1().Nodes().Delete(t.Context(), "one", metav1.DeleteOptions{}))
 		s.advance(time.Minute)
-		require.Len(t, w.volumes(t), 1)
+		require.Len(t, api.volumes(t), 1)
 		require.Equal(t, "one", p.calls[1].SelectedNode.Name)
 	})
 }

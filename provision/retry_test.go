@@ -96,7 +96,7 @@ func TestFailureAfterAChangeIsTriedAgain(t *testing.T) {
 	})
 }
 
-// infeasibleProvisioner is a provisioner that finds fault with every request until it is told otherwise, and notes when it was asked.
+// infeasibleProvisioner rejects every request as infeasible until a test changes that, and records the times of its calls.
 type infeasibleProvisioner struct {
 	fakeProvisioner
 	callTimes []time.Time // guarded by simple's mu
@@ -170,12 +170,12 @@ func TestInfeasibleRequestIsMadeAgainWhenItChanged(t *testing.T) {
 	} {
 		runSynctest(name, t, func(t *testing.T) {
 			class, claim := scheduled("node-1")
-			w := newFakeAPI(class)
+			api := newFakeAPI(class)
 			for _, node := range []string{"node-1", "node-2"} {
-				require.NoError(t, w.tracker.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
+				require.NoError(t, api.tracker.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 			}
 			p := newInfeasibleProvisioner()
-			s := run(t, w, p, provision.ResyncPeriod(0))
+			s := run(t, api, p, provision.ResyncPeriod(0))
 			s.api.createClaim(t, claim)
 			s.advance(time.Second)
 			require.Len(t, p.times(), 1)

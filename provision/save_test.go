@@ -165,15 +165,15 @@ func TestStoresWorkAlone(t *testing.T) {
 	claim := newClaim("claim", "fast")
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
 	runSynctest("backoff", t, func(t *testing.T) {
-		w := newFakeAPI()
-		store := provision.NewBackoffStore(w.client(failRequests("create persistentvolumes", 2, failBefore)), nil,
+		api := newFakeAPI()
+		store := provision.NewBackoffStore(api.client(failRequests("create persistentvolumes", 2, failBefore)), nil,
 			&wait.Backoff{Duration: time.Minute, Factor: 1, Steps: 3}, nil)
 		require.NoError(t, store.StoreVolume(claim, pv.DeepCopy()))
-		require.Len(t, w.volumes(t), 1)
+		require.Len(t, api.volumes(t), 1)
 	})
 	runSynctest("backoff gives up", t, func(t *testing.T) {
-		w, p, events := newFakeAPI(), &fakeProvisioner{}, record.NewFakeRecorder(10)
-		client := w.client(failRequests("create persistentvolumes", 100, failBefore))
+		api, p, events := newFakeAPI(), &fakeProvisioner{}, record.NewFakeRecorder(10)
+		client := api.client(failRequests("create persistentvolumes", 100, failBefore))
 		ctrl, err := provision.New(client, driverName, p)
 		require.NoError(t, err)
 		store := provision.NewBackoffStore(client, events, &wait.Backoff{Duration: time.Minute, Factor: 1, Steps: 3}, ctrl)
@@ -182,8 +182,8 @@ func TestStoresWorkAlone(t *testing.T) {
 		require.Contains(t, <-events.Events, "Deleting the volume.")
 	})
 	runSynctest("queue", t, func(t *testing.T) {
-		w := newFakeAPI()
-		store := provision.NewVolumeStoreQueue(w.client(failRequests("create persistentvolumes", 5, failBefore)),
+		api := newFakeAPI()
+		store := provision.NewVolumeStoreQueue(api.client(failRequests("create persistentvolumes", 5, failBefore)),
 			workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Second, time.Minute))
 		require.NoError(t, store.StoreVolume(claim, pv.DeepCopy()), "before Run")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +191,7 @@ func TestStoresWorkAlone(t *testing.T) {
 		go func() { defer close(done); store.Run(ctx, 2) }()
 		time.Sleep(time.Minute) // the bubble's time
 		synctest.Wait()
-		require.Len(t, w.volumes(t), 1)
+		require.Len(t, api.volumes(t), 1)
 		cancel()
 		<-done
 	})

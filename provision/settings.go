@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/controller/leader"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -105,7 +105,7 @@ func (s *settings) complete(provisionerName string) error {
 				s.renewDeadline, leaderelection.JitterFactor, s.retryPeriod)
 		}
 		if s.leaderNamespace == "" {
-			s.leaderNamespace = ownNamespace()
+			s.leaderNamespace = leader.OwnNamespace()
 		}
 	}
 	if s.saveBackoff == nil && s.saveLimiter == nil {
@@ -171,20 +171,6 @@ func intentFinalizerFor(provisionerName string) string {
 		name = name[len(name)-longest:]
 	}
 	return "intent.provision.berth.dev/" + strings.Trim(name, "-_.")
-}
-
-// ownNamespace returns the namespace of the Pod in which the process runs, or "default".
-func ownNamespace() string {
-	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
-		return ns
-	}
-	const file = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-	if data, err := os.ReadFile(file); err == nil {
-		if ns := strings.TrimSpace(string(data)); ns != "" {
-			return ns
-		}
-	}
-	return "default"
 }
 
 func orDefault[T comparable](value, fallback T) T {

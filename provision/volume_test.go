@@ -136,7 +136,7 @@ func TestVolumeFinalizerFollowsThePolicy(t *testing.T) {
 	}
 }
 
-// A volume deleted before its claim keeps its storage until the claim lets go of it, and then it goes too.
+// A volume that is deleted before its claim keeps its storage until the claim is deleted.
 func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
@@ -156,19 +156,19 @@ func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 	})
 }
 
-// notifyingProvisioner tells of volumes whose deletion may succeed, as its test does.
+// notifyingProvisioner notifies of the volumes that its test sends.
 type notifyingProvisioner struct {
 	fakeProvisioner
 	deletable chan string
 }
 
-func (w *notifyingProvisioner) NotifyDeletable(ctx context.Context, wake func(volume string)) error {
+func (p *notifyingProvisioner) NotifyDeletable(ctx context.Context, notify func(volume string)) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name := <-w.deletable:
-			wake(name)
+		case name := <-p.deletable:
+			notify(name)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestNotifiedDeletionDoesNotWait(t *testing.T) {
 		p.deleteErr = func(*corev1.PersistentVolume) error {
 			answer := answers[0]
 			if answers = answers[1:]; len(answers) == 1 {
-				p.deletable <- "volume" // it is let go in the middle of the refusal
+				p.deletable <- "volume" // detached while the deletion fails
 			}
 			return answer
 		}

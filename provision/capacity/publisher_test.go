@@ -87,39 +87,39 @@ func newVolume(name, node, size string) *corev1.PersistentVolume {
 }
 
 // run has a Publisher work in a bubble of its own until the end of the test.
-func run(t *testing.T, objects []runtime.Object, config capacity.Config, test func(w *fixture)) {
+func run(t *testing.T, objects []runtime.Object, config capacity.Config, test func(f *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &fixture{t: t, client: fake.NewClientset(objects...), driver: &fakeDriver{available: map[string]int64{"a": 1000, "b": 2000}}}
+		f := &fixture{t: t, client: fake.NewClientset(objects...), driver: &fakeDriver{available: map[string]int64{"a": 1000, "b": 2000}}}
 		config.DriverName, config.Namespace = driverName, namespace
-		p, err := capacity.New(capacity.Deps{Client: w.client, Driver: w.driver, Logger: testlog.New(t, slog.DiscardHandler)}, config)
+		p, err := capacity.New(capacity.Deps{Client: f.client, Driver: f.driver, Logger: testlog.New(t, slog.DiscardHandler)}, config)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.Start(ctx) }()
 		synctest.Wait()
-		test(w)
+		test(f)
 		stop()
 		require.NoError(t, <-done)
 	})
 }
 
 // published is what is published, by class and node.
-func (w *fixture) published() map[string]int64 {
-	w.t.Helper()
-	list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(w.t.Context(), metav1.ListOptions{})
-	require.NoError(w.t, err)
+func (f *fixture) published() map[string]int64 {
+	f.t.Helper()
+	list, err := f.client.StorageV1().CSIStorageCapacities(namespace).List(f.t.Context(), metav1.ListOptions{})
+	require.NoError(f.t, err)
 	size := map[string]int64{}
 	for _, object := range list.Items {
 		size[object.StorageClassName+" "+object.NodeTopology.MatchLabels[topology]] = object.Capacity.Value()
 	}
-	require.Len(w.t, size, len(list.Items), "two objects with one key")
+	require.Len(f.t, size, len(list.Items), "two objects with one key")
 	return size
 }
 
 // writeCount counts the requests that changed the published objects.
-func (w *fixture) writeCount() int {
+func (f *fixture) writeCount() int {
 	count := 0
-	for _, action := range w.client.Actions() {
+	for _, action := range f.client.Actions() {
 		switch action.GetVerb() {
 		case "create", "update", "delete", "patch":
 			if action.GetResource().Resource == "csistoragecapacities" {
@@ -135,9 +135,9 @@ func TestPublishesEachClassInEachTopology(t *testing.T) {
 	objects := append(newNode("a"), newNode("b")...)
 	objects = append(objects, newClass("fast", driverName, map[string]string{"half": "yes"}),
 		newClass("slow", driverName, nil), newClass("foreign", "other.example.com", nil))
-	run(t, objects, capacity.Config{Owner: owner}, func(w *fixture) {
-		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, w.published())
-		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+	run(t, objects, capacity.Config{Owner: owner}, func(f *fixture) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, f.published())
+		list, err := f.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		for _, object := range list.Items {
 			require.Equal(t, []metav1.OwnerReference{*owner}, object.OwnerReferences)
@@ -149,68 +149,68 @@ func TestPublishesEachClassInEachTopology(t *testing.T) {
 				require.Nil(t, object.MaximumVolumeSize)
 			}
 		}
-		require.Equal(t, 4, w.writeCount())
+		require.Equal(t, 4, f.writeCount())
 	})
 }
 
 func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 	objects := append(newNode("a"), newNode("b")...)
 	objects = append(objects, newClass("fast", driverName, nil), newVolume("old", "a", "1Gi"))
-	run(t, objects, capacity.Config{Period: time.Hour}, func(w *fixture) {
+	run(t, objects, capacity.Config{Period: time.Hour}, func(f *fixture) {
 		ctx := t.Context()
-		w.driver.set("a", 800, nil)
-		w.driver.set("b", 1800, nil)
-		_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
+		f.driver.set("a", 800, nil)
+		f.driver.set("b", 1800, nil)
+		_, err := f.client.CoreV1().PersistentVolumes().Create(ctx, newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.published(), "only the topology of the volume is updated")
+		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, f.published(), "only the topology of the volume is updated")
 
-		asked := w.driver.calls
+		asked := f.driver.calls
 		bound := newVolume("new", "a", "1Gi")
 		bound.Status.Phase = corev1.VolumeBound
-		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, bound, metav1.UpdateOptions{})
+		_, err = f.client.CoreV1().PersistentVolumes().Update(ctx, bound, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, asked, w.driver.calls, "a change of status does not change the capacity")
+		require.Equal(t, asked, f.driver.calls, "a change of status does not change the capacity")
 
-		w.driver.set("a", 600, nil)
-		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, newVolume("new", "a", "2Gi"), metav1.UpdateOptions{})
+		f.driver.set("a", 600, nil)
+		_, err = f.client.CoreV1().PersistentVolumes().Update(ctx, newVolume("new", "a", "2Gi"), metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.EqualValues(t, 600, w.published()["fast a"], "it grew")
+		require.EqualValues(t, 600, f.published()["fast a"], "it grew")
 
-		require.NoError(t, w.client.StorageV1().CSINodes().Delete(ctx, "b", metav1.DeleteOptions{}))
+		require.NoError(t, f.client.StorageV1().CSINodes().Delete(ctx, "b", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 600}, w.published())
+		require.Equal(t, map[string]int64{"fast a": 600}, f.published())
 
 		moved := newNode("a")[0].(*corev1.Node)
 		moved.Labels[topology] = "c"
-		w.driver.set("c", 300, nil)
-		_, err = w.client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{})
+		f.driver.set("c", 300, nil)
+		_, err = f.client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast c": 300}, w.published())
+		require.Equal(t, map[string]int64{"fast c": 300}, f.published())
 
-		require.NoError(t, w.client.StorageV1().StorageClasses().Delete(ctx, "fast", metav1.DeleteOptions{}))
+		require.NoError(t, f.client.StorageV1().StorageClasses().Delete(ctx, "fast", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Empty(t, w.published())
+		require.Empty(t, f.published())
 	})
 }
 
 func TestAsksOncePerPeriodAndWritesOnlyChanges(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
-		w.driver.set("a", 995, nil)
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(f *fixture) {
+		f.driver.set("a", 995, nil)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 1000, w.published()["fast a"], "half a hundredth is no news")
-		require.Equal(t, 1, w.writeCount())
-		w.driver.set("a", 900, nil)
+		require.EqualValues(t, 1000, f.published()["fast a"], "half a hundredth is no news")
+		require.Equal(t, 1, f.writeCount())
+		f.driver.set("a", 900, nil)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 900, w.published()["fast a"])
+		require.EqualValues(t, 900, f.published()["fast a"])
 		time.Sleep(10 * capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, 2, w.writeCount())
+		require.Equal(t, 2, f.writeCount())
 	})
 }
 
@@ -226,52 +226,52 @@ func TestUpdatesObjectsOfAnEarlierProcess(t *testing.T) {
 	objects := append(newNode("a"), newClass("fast", driverName, nil),
 		left("other-name", "fast", "a", "berth"), left("class-gone", "gone", "a", "berth"),
 		left("node-gone", "fast", "z", "berth"), left("not-ours", "fast", "y", "another"))
-	run(t, objects, capacity.Config{}, func(w *fixture) {
-		require.Equal(t, map[string]int64{"fast a": 1000, "fast y": 1}, w.published())
+	run(t, objects, capacity.Config{}, func(f *fixture) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast y": 1}, f.published())
 	})
 }
 
 func TestDeletedObjectIsCreatedAgain(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
-		api := w.client.StorageV1().CSIStorageCapacities(namespace)
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(f *fixture) {
+		api := f.client.StorageV1().CSIStorageCapacities(namespace)
 		list, err := api.List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.NoError(t, api.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 1000}, w.published())
+		require.Equal(t, map[string]int64{"fast a": 1000}, f.published())
 	})
 }
 
 func TestFailureKeepsTheCapacityAndIsRetried(t *testing.T) {
 	objects := append(newNode("a"), newClass("fast", driverName, nil))
-	run(t, objects, capacity.Config{Period: time.Hour}, func(w *fixture) {
-		w.driver.set("a", 500, errors.New("not now"))
-		_, err := w.client.CoreV1().PersistentVolumes().Create(
+	run(t, objects, capacity.Config{Period: time.Hour}, func(f *fixture) {
+		f.driver.set("a", 500, errors.New("not now"))
+		_, err := f.client.CoreV1().PersistentVolumes().Create(
 			t.Context(), newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.EqualValues(t, 1000, w.published()["fast a"])
-		w.driver.set("a", 500, nil)
+		require.EqualValues(t, 1000, f.published()["fast a"])
+		f.driver.set("a", 500, nil)
 		time.Sleep(2 * time.Second) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 500, w.published()["fast a"])
+		require.EqualValues(t, 500, f.published()["fast a"])
 	})
 }
 
 func TestUnsupportedCapacityIsNotPublished(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
-		w.driver.set("a", 0, errors.ErrUnsupported)
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(f *fixture) {
+		f.driver.set("a", 0, errors.ErrUnsupported)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.Empty(t, w.published())
+		require.Empty(t, f.published())
 	})
 }
 
 func TestADriverWithoutTopologyIsEverywhere(t *testing.T) {
 	objects := newNode("a")
 	objects[1].(*storagev1.CSINode).Spec.Drivers[0].TopologyKeys = nil
-	run(t, append(objects, newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
-		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+	run(t, append(objects, newClass("fast", driverName, nil)), capacity.Config{}, func(f *fixture) {
+		list, err := f.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
 		require.NotNil(t, list.Items[0].NodeTopology, "none at all would match no node")
@@ -287,22 +287,22 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestCSIDriverIsTheDefaultOwner(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(f *fixture) {
 		owners := func() []metav1.OwnerReference {
-			list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+			list, err := f.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
 			require.Len(t, list.Items, 1)
 			return list.Items[0].OwnerReferences
 		}
 		require.Empty(t, owners(), "there is no such object yet")
 		for _, uid := range []types.UID{"first", "second"} {
-			_, err := w.client.StorageV1().CSIDrivers().Create(t.Context(),
+			_, err := f.client.StorageV1().CSIDrivers().Create(t.Context(),
 				&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName, UID: uid}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			synctest.Wait()
 			require.Equal(t, []metav1.OwnerReference{
 				{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver", Name: driverName, UID: uid}}, owners())
-			require.NoError(t, w.client.StorageV1().CSIDrivers().Delete(t.Context(), driverName, metav1.DeleteOptions{}))
+			require.NoError(t, f.client.StorageV1().CSIDrivers().Delete(t.Context(), driverName, metav1.DeleteOptions{}))
 			synctest.Wait()
 		}
 	})

@@ -49,7 +49,7 @@ func TestDeletedAttachmentNotifies(t *testing.T) {
 	woken, stop := startNotifier(t, client)
 	defer stop()
 	api := client.StorageV1().VolumeAttachments()
-	// The watch is on once it tells of an attachment that came after it; deleted before that, the first one is missed.
+	// The watch has begun once it shows an attachment that was created after it; an earlier one could be missed.
 	for i := 0; ; i++ {
 		probe := attachment("probe", driverName, "probe")
 		_, err := api.Create(t.Context(), probe, metav1.CreateOptions{})
@@ -129,5 +129,5 @@ func TestWatchedAttachmentIsNotListed(t *testing.T) {
 	stop()
 	require.NoError(t, <-done)
 	require.NoError(t, client.StorageV1().VolumeAttachments().Delete(t.Context(), "a", metav1.DeleteOptions{}))
-	require.NoError(t, remove(), "what nobody follows any more holds no volume")
+	require.NoError(t, remove(), "without a watch no volume is kept")
 }

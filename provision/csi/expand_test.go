@@ -118,7 +118,7 @@ func TestExpandCapabilities(t *testing.T) {
 		node []csiapi.NodeServiceCapability_RPC_Type
 		want resize.Capabilities
 	}{
-		"nobody":      {nil, resize.Capabilities{}},
+		"neither":     {nil, resize.Capabilities{}},
 		"nodes alone": {[]csiapi.NodeServiceCapability_RPC_Type{csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME}, resize.Capabilities{Node: true}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 const driverName = "disk.example.com"
 
-// fakeDriver is a driver that does as it is told, wrong things above all.
+// fakeDriver is a driver that behaves as its test sets, mostly wrongly.
 type fakeDriver struct {
 	csiapi.UnimplementedIdentityServer
 	csiapi.UnimplementedControllerServer
@@ -176,7 +176,7 @@ func (f *fakeDriver) failWith(code codes.Code) {
 	f.create = nil
 	if code != codes.OK {
 		f.create = func(context.Context, *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
-			return nil, status.Error(code, "as told")
+			return nil, status.Error(code, "injected")
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestInvalidArgumentIsRetriedSlowly(t *testing.T) {
 	createClaim(t, client, wrong)
 	require.Equal(t, "pvc-uid-"+wrong, <-asked)
 	texts := ""
-	for !strings.Contains(texts, "no such tier") { // the pause begins with the clock as it is when the refusal is told
+	for !strings.Contains(texts, "no such tier") { // the backoff begins at the time of the event
 		texts += <-events.Events + "\n"
 	}
 	const step = 50 * time.Second
@@ -102,7 +102,7 @@ func createClaim(t *testing.T, client kubernetes.Interface, name string) {
 	require.NoError(t, err)
 }
 
-// volumesSeen tells the names of volumes as they come.
+// volumesSeen sends the names of volumes as they are created.
 func volumesSeen(t *testing.T, client kubernetes.Interface) <-chan string {
 	t.Helper()
 	watcher, err := client.CoreV1().PersistentVolumes().Watch(t.Context(), metav1.ListOptions{})

@@ -21,7 +21,7 @@ const noFinalizers = `{"metadata":{"finalizers":null}}`
 
 // A released volume of the real driver that is still attached is refused to be deleted, and deleted as soon as its
 // VolumeAttachment is gone, not just marked: the backoff of a failed deletion is an hour here, so nothing else can do
-// it. The object of a volume that somebody else holds by a finalizer stays until that is off, without its storage.
+// it. The object of a volume with another finalizer stays until that is removed, without its storage.
 func TestRealDeletionFollowsTheDetachment(t *testing.T) {
 	client, own, place := realClient(t)
 	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})

@@ -76,7 +76,7 @@ func connect(t *testing.T, path string) kubernetes.Interface {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, conn := range connections {
-			_ = conn.Close() // a watch may not have let go of it yet
+			_ = conn.Close() // a watch may still use it
 		}
 	})
 	client, err := kubernetes.NewForConfig(config)
@@ -198,7 +198,7 @@ func (m *flakyDriver) nextFault(ctx context.Context, act func()) error {
 	}
 	m.mu.Unlock()
 	switch roll {
-	case 0, 1: // hangs, and does it after all when nobody listens any more
+	case 0, 1: // hangs, and succeeds after the caller has gone
 		<-ctx.Done()
 		m.mu.Lock()
 		act()
@@ -212,7 +212,7 @@ func (m *flakyDriver) nextFault(ctx context.Context, act func()) error {
 	case 8:
 		return status.Error(codes.Aborted, "under way")
 	case 9:
-		return status.Error(codes.ResourceExhausted, "no room")
+		return status.Error(codes.ResourceExhausted, "no capacity")
 	}
 	return nil
 }

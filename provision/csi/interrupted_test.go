@@ -13,7 +13,7 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// interruptedServer is a driver whose answer comes just as the caller's patience ends, which no real one can be made to do.
+// interruptedServer is a driver that responds just when the caller's context ends, which a real one cannot be made to do.
 type interruptedServer struct {
 	csiapi.ControllerClient
 	lose func()

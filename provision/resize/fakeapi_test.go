@@ -56,10 +56,10 @@ type fakeAPI struct {
 
 func newFakeAPI(t testing.TB) *fakeAPI {
 	tracker := k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
-	w := &fakeAPI{t: t, tracker: tracker, version: map[schema.GroupVersionResource]int64{},
+	api := &fakeAPI{t: t, tracker: tracker, version: map[schema.GroupVersionResource]int64{},
 		lag: func() time.Duration { return 0 }, driver: newFakeDriver()}
-	w.react = k8stesting.ObjectReaction(&versionedTracker{tracker, w})
-	return w
+	api.react = k8stesting.ObjectReaction(&versionedTracker{tracker, api})
+	return api
 }
 
 // versionedTracker gives every written object the resourceVersion by which the tracker counts it. Its caller holds the world's mu.
@@ -157,17 +157,17 @@ func (p *process) enter() (after func() error, err error) {
 	}, nil
 }
 
-func (w *fakeAPI) client(p *process) *fake.Clientset {
+func (api *fakeAPI) client(p *process) *fake.Clientset {
 	cs := &fake.Clientset{}
 	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if p == nil {
-			return w.handle(action)
+			return api.handle(action)
 		}
 		after, err := p.enter()
 		if err != nil {
 			return true, nil, err
 		}
-		handled, obj, err := w.handle(action)
+		handled, obj, err := api.handle(action)
 		if lost := after(); lost != nil {
 			return true, nil, lost
 		}
@@ -178,17 +178,17 @@ func (w *fakeAPI) client(p *process) *fake.Clientset {
 		if a, ok := action.(k8stesting.WatchActionImpl); ok {
 			opts = a.ListOptions
 		}
-		source, err := w.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
+		source, err := api.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
 		if err != nil {
 			return true, nil, err
 		}
-		return true, w.delayed(source), nil
+		return true, api.delayed(source), nil
 	})
 	return cs
 }
 
 // delayed gives the events of source as late as the world's lag says.
-func (w *fakeAPI) delayed(source watch.Interface) watch.Interface {
+func (api *fakeAPI) delayed(source watch.Interface) watch.Interface {
 	events := make(chan watch.Event)
 	proxy := watch.NewProxyWatcher(events)
 	go func() {
@@ -203,7 +203,7 @@ func (w *fakeAPI) delayed(source watch.Interface) watch.Interface {
 					return
 				}
 				event.Object = event.Object.DeepCopyObject() // the tracker's first ones are its own
-				time.Sleep(w.lag())                          // the bubble's time
+				time.Sleep(api.lag())                        // the bubble's time
 				select {
 				case events <- event:
 				case <-proxy.StopChan():
@@ -215,18 +215,18 @@ func (w *fakeAPI) delayed(source watch.Interface) watch.Interface {
 	return proxy
 }
 
-func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (api *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
+	api.mu.Lock()
+	defer api.mu.Unlock()
 	a, ok := action.(k8stesting.PatchActionImpl)
 	if !ok {
-		return w.react(action)
+		return api.react(action)
 	}
-	w.patches++
-	if w.forbid && a.GetResource() == claimsGVR && a.GetSubresource() == "" {
+	api.patches++
+	if api.forbid && a.GetResource() == claimsGVR && a.GetSubresource() == "" {
 		return true, nil, apierrors.NewForbidden(claimsGVR.GroupResource(), a.Name, errors.New("no rule allows it"))
 	}
-	found, err := w.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name)
+	found, err := api.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name)
 	if err != nil {
 		return true, nil, err
 	}
@@ -242,39 +242,39 @@ func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error)
 		version != "" && version != now.GetResourceVersion() {
 		return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), a.Name, errors.New("precondition"))
 	}
-	if handled, obj, err := w.react(action); err != nil {
+	if handled, obj, err := api.react(action); err != nil {
 		return handled, obj, err
 	}
-	found, err = w.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name) // as it was stamped
+	found, err = api.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name) // as it was stamped
 	return true, found, err
 }
 
 // start runs a resizer as a process of its own; stop ends it in order.
-func (w *fakeAPI) start(p *process, deps resize.Deps) (stop func()) {
-	ctx, cancel := context.WithCancel(w.t.Context())
+func (api *fakeAPI) start(p *process, deps resize.Deps) (stop func()) {
+	ctx, cancel := context.WithCancel(api.t.Context())
 	p.kill = cancel
-	deps.Client, deps.Driver = w.client(p), &driverConn{w.driver, p}
+	deps.Client, deps.Driver = api.client(p), &driverConn{api.driver, p}
 	if deps.Logger == nil {
-		deps.Logger = testlog.New(w.t, slog.DiscardHandler)
+		deps.Logger = testlog.New(api.t, slog.DiscardHandler)
 	}
 	if deps.Recorder == nil {
 		deps.Recorder = record.NewFakeRecorder(10_000)
 	}
 	r, err := resize.New(deps, resize.Config{DriverName: driverName})
-	require.NoError(w.t, err)
+	require.NoError(api.t, err)
 	done := make(chan error, 1)
 	go func() { done <- r.Start(ctx) }()
 	synctest.Wait()
 	return func() {
 		cancel()
-		require.NoError(w.t, <-done)
+		require.NoError(api.t, <-done)
 	}
 }
 
 func gib(n int) resource.Quantity { return resource.MustParse(fmt.Sprintf("%dGi", n)) }
 
 // addClaim makes a claim of 1Gi that is bound to its volume.
-func (w *fakeAPI) addClaim(name string, change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
+func (api *fakeAPI) addClaim(name string, change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
 	one := corev1.ResourceList{corev1.ResourceStorage: gib(1)}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)},
@@ -292,48 +292,48 @@ func (w *fakeAPI) addClaim(name string, change ...func(*corev1.PersistentVolumeC
 	for _, c := range change {
 		c(claim, pv)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := &versionedTracker{w.tracker, w}
-	require.NoError(w.t, s.Create(claimsGVR, claim, "ns"))
-	require.NoError(w.t, s.Create(volumesGVR, pv, ""))
-	w.driver.sizes[name] = 1 << 30
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	s := &versionedTracker{api.tracker, api}
+	require.NoError(api.t, s.Create(claimsGVR, claim, "ns"))
+	require.NoError(api.t, s.Create(volumesGVR, pv, ""))
+	api.driver.sizes[name] = 1 << 30
 }
 
-func (w *fakeAPI) claim(name string) *corev1.PersistentVolumeClaim {
-	obj, err := w.tracker.Get(claimsGVR, "ns", name)
-	require.NoError(w.t, err)
+func (api *fakeAPI) claim(name string) *corev1.PersistentVolumeClaim {
+	obj, err := api.tracker.Get(claimsGVR, "ns", name)
+	require.NoError(api.t, err)
 	return obj.DeepCopyObject().(*corev1.PersistentVolumeClaim)
 }
 
-func (w *fakeAPI) volume(name string) *corev1.PersistentVolume {
-	obj, err := w.tracker.Get(volumesGVR, "", "pv-"+name)
-	require.NoError(w.t, err)
+func (api *fakeAPI) volume(name string) *corev1.PersistentVolume {
+	obj, err := api.tracker.Get(volumesGVR, "", "pv-"+name)
+	require.NoError(api.t, err)
 	return obj.DeepCopyObject().(*corev1.PersistentVolume)
 }
 
-// updateClaim changes a claim as somebody else would.
-func (w *fakeAPI) updateClaim(name string, change func(*corev1.PersistentVolumeClaim)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	claim := w.claim(name)
+// updateClaim changes a claim as another client would.
+func (api *fakeAPI) updateClaim(name string, change func(*corev1.PersistentVolumeClaim)) {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	claim := api.claim(name)
 	change(claim)
-	require.NoError(w.t, (&versionedTracker{w.tracker, w}).Update(claimsGVR, claim, "ns"))
+	require.NoError(api.t, (&versionedTracker{api.tracker, api}).Update(claimsGVR, claim, "ns"))
 }
 
-func (w *fakeAPI) request(name string, size resource.Quantity) {
-	w.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
+func (api *fakeAPI) request(name string, size resource.Quantity) {
+	api.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = size
 	})
 }
 
-// expandOnNode does the part of a node agent that has a Pod with the claim, if it is its turn.
-func (w *fakeAPI) expandOnNode(name string) {
-	if w.claim(name).Status.AllocatedResourceStatuses["storage"] != corev1.PersistentVolumeClaimNodeResizePending {
+// expandOnNode does the node expansion of a kubelet that has a Pod with the claim, if it is pending.
+func (api *fakeAPI) expandOnNode(name string) {
+	if api.claim(name).Status.AllocatedResourceStatuses["storage"] != corev1.PersistentVolumeClaimNodeResizePending {
 		return
 	}
-	w.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
-		claim.Status.Capacity = w.volume(name).Spec.Capacity.DeepCopy()
+	api.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.Capacity = api.volume(name).Spec.Capacity.DeepCopy()
 		claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil
 	})
 }
@@ -347,13 +347,13 @@ func conditions(claim *corev1.PersistentVolumeClaim) map[corev1.PersistentVolume
 }
 
 // run runs a test in a bubble, with a resizer.
-func run(t *testing.T, test func(w *fakeAPI, events <-chan string, stages *timeline.Recorder)) {
+func run(t *testing.T, test func(api *fakeAPI, events <-chan string, stages *timeline.Recorder)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(t)
-		w.addClaim("c")
+		api := newFakeAPI(t)
+		api.addClaim("c")
 		recorder, stages := record.NewFakeRecorder(1000), timeline.New(clockNow{}, 100)
-		stop := w.start(&process{}, resize.Deps{Recorder: recorder, Timeline: stages})
-		test(w, recorder.Events, stages)
+		stop := api.start(&process{}, resize.Deps{Recorder: recorder, Timeline: stages})
+		test(api, recorder.Events, stages)
 		stop()
 	})
 }

@@ -31,7 +31,7 @@ const largest = 20
 //   - a size whose outcome is open is the only one asked for until there is an answer;
 //   - a PersistentVolume never says less than it said, nor more than there is;
 //   - once nothing fails any more, every claim gets what it asks for, nothing of the expansion is left, nodes know whether
-//     they have a part in it, and nobody is busy.
+//     they have to expand it, and no calls and writes are made any more.
 //
 // RESIZE_SEED repeats a run, RESIZE_RUNS makes more of them.
 func TestRandom(t *testing.T) {
@@ -63,7 +63,7 @@ type randomTest struct {
 	random   *rand.Rand
 	names    []string
 	noFaults bool
-	// unknown has, by claim, the size whose outcome nobody knows; calls of dead processes are not counted, for they did not
+	// unknown has, by claim, the size whose outcome is unknown; calls of dead processes are not counted, because they did not
 	// reach the driver.
 	unknown map[string]int64
 	sizes   map[string]int64 // of the PersistentVolumes, as last seen
@@ -103,7 +103,7 @@ func (c *randomTest) onRequest(name string, size int64) {
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: asked for %d while its status says %s of %s", name, size, stage(claim), &want))
 	}
 	if open, ok := c.unknown[name]; ok && open != size {
-		c.wrong = append(c.wrong, fmt.Sprintf("%s: asked for %d while nobody knows what became of %d", name, size, open))
+		c.wrong = append(c.wrong, fmt.Sprintf("%s: asked for %d while the outcome of %d is unknown", name, size, open))
 	}
 	c.unknown[name] = size
 }
@@ -223,7 +223,7 @@ func (c *randomTest) quiesce() {
 	}
 	time.Sleep(24 * time.Hour)
 	synctest.Wait()
-	require.Equal(c.t, calls, len(c.driver.calls()), "nobody calls the driver any more")
-	require.Equal(c.t, writes, c.patches, "nobody writes any more")
+	require.Equal(c.t, calls, len(c.driver.calls()), "no calls of the driver")
+	require.Equal(c.t, writes, c.patches, "no writes")
 	stop()
 }

@@ -32,10 +32,10 @@ func always(code codes.Code) func(string, int64) (error, bool) {
 	return func(string, int64) (error, bool) { return status.Error(code, "says the driver"), false }
 }
 
-// done checks that nothing is left to tell of an expansion to that size.
-func done(t *testing.T, w *fakeAPI, name, size string) {
+// done checks that the claim has that size and nothing is left of its expansion.
+func done(t *testing.T, api *fakeAPI, name, size string) {
 	t.Helper()
-	claim, pv := w.claim(name), w.volume(name)
+	claim, pv := api.claim(name), api.volume(name)
 	require.Equal(t, size, claim.Status.Capacity.Storage().String())
 	require.Equal(t, size, pv.Spec.Capacity.Storage().String())
 	require.Empty(t, stage(claim))
@@ -44,11 +44,11 @@ func done(t *testing.T, w *fakeAPI, name, size string) {
 }
 
 func TestNodeExpansion(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
-		w.request("c", gib(3))
+	run(t, func(api *fakeAPI, events <-chan string, stages *timeline.Recorder) {
+		api.request("c", gib(3))
 		synctest.Wait()
-		claim, pv := w.claim("c"), w.volume("c")
-		require.Equal(t, []int64{3}, w.driver.calls())
+		claim, pv := api.claim("c"), api.volume("c")
+		require.Equal(t, []int64{3}, api.driver.calls())
 		require.Equal(t, "3Gi", pv.Spec.Capacity.Storage().String())
 		require.Equal(t, "1Gi", pv.Annotations[preResize])
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
@@ -59,10 +59,10 @@ func TestNodeExpansion(t *testing.T) {
 		require.Contains(t, <-events, "Normal Resizing ")
 		require.Contains(t, <-events, "Normal FileSystemResizeRequired Require file system resize of volume on node")
 
-		w.expandOnNode("c")
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "3Gi")
-		require.Equal(t, []int64{3}, w.driver.calls(), "once is enough")
+		done(t, api, "c", "3Gi")
+		require.Equal(t, []int64{3}, api.driver.calls(), "once is enough")
 		record, _ := stages.Record("uid-c")
 		require.Len(t, record.Stages, 1)
 		require.Equal(t, "ExpandingVolume 3Gi", record.Stages[0].Name+" "+record.Stages[0].Subject)
@@ -70,12 +70,12 @@ func TestNodeExpansion(t *testing.T) {
 }
 
 func TestNoNodeExpansion(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) { p.node, p.extra = false, 1<<30 })
-		w.request("c", gib(2))
+	run(t, func(api *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) { p.node, p.extra = false, 1<<30 })
+		api.request("c", gib(2))
 		synctest.Wait()
-		done(t, w, "c", "3Gi")
-		require.Equal(t, "2Gi", asked(w.claim("c")))
+		done(t, api, "c", "3Gi")
+		require.Equal(t, "2Gi", asked(api.claim("c")))
 		require.Contains(t, <-events, "Normal Resizing ")
 		require.Contains(t, <-events, "Normal VolumeResizeSuccessful Resize volume succeeded")
 	})
@@ -84,33 +84,33 @@ func TestNoNodeExpansion(t *testing.T) {
 // TestSharedVolumeAnnotatesNodesIdle is about an annotation that each node looks for, once the claim has its
 // new size.
 func TestSharedVolumeAnnotatesNodesIdle(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+	run(t, func(api *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		const idle = "volume.kubernetes.io/node-expansion-not-required"
-		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
+		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		})
-		w.driver.set(func(p *fakeDriver) { p.node = false })
-		w.request("c", gib(2))
+		api.driver.set(func(p *fakeDriver) { p.node = false })
+		api.request("c", gib(2))
 		synctest.Wait()
-		done(t, w, "c", "2Gi")
-		require.Equal(t, "true", w.claim("c").Annotations[idle])
+		done(t, api, "c", "2Gi")
+		require.Equal(t, "true", api.claim("c").Annotations[idle])
 
-		w.driver.set(func(p *fakeDriver) { p.node = true })
-		w.request("c", gib(3))
+		api.driver.set(func(p *fakeDriver) { p.node = true })
+		api.request("c", gib(3))
 		synctest.Wait()
-		require.NotContains(t, w.claim("c").Annotations, idle)
-		w.expandOnNode("c")
+		require.NotContains(t, api.claim("c").Annotations, idle)
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "3Gi")
+		done(t, api, "c", "3Gi")
 
-		w.driver.set(func(p *fakeDriver) { p.node = false })
-		w.mu.Lock()
-		w.forbid = true
-		w.mu.Unlock()
-		w.request("c", gib(4))
+		api.driver.set(func(p *fakeDriver) { p.node = false })
+		api.mu.Lock()
+		api.forbid = true
+		api.mu.Unlock()
+		api.request("c", gib(4))
 		synctest.Wait()
-		done(t, w, "c", "4Gi")
-		require.NotContains(t, w.claim("c").Annotations, idle, "a resizer that may not say so does its work nevertheless")
+		done(t, api, "c", "4Gi")
+		require.NotContains(t, api.claim("c").Annotations, idle, "a resizer that may not say so does its work nevertheless")
 		for range 6 {
 			require.Contains(t, <-events, "Normal ")
 		}
@@ -118,24 +118,24 @@ func TestSharedVolumeAnnotatesNodesIdle(t *testing.T) {
 }
 
 func TestNodeOnlyDriverIsNotCalled(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{Node: true} })
-		w.request("c", gib(2))
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{Node: true} })
+		api.request("c", gib(2))
 		synctest.Wait()
-		require.Empty(t, w.driver.calls())
-		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(w.claim("c")))
-		require.Equal(t, "2Gi", w.volume("c").Spec.Capacity.Storage().String())
+		require.Empty(t, api.driver.calls())
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(api.claim("c")))
+		require.Equal(t, "2Gi", api.volume("c").Spec.Capacity.Storage().String())
 	})
 }
 
 func TestUnsupportedDriverLeavesTheClaimUnchanged(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{} })
-		w.request("c", gib(2))
+	run(t, func(api *fakeAPI, events <-chan string, stages *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{} })
+		api.request("c", gib(2))
 		synctest.Wait()
 		require.Contains(t, <-events, `Warning VolumeResizeFailed resize volume "pv-c": driver "disk.example.com" does not support volume expansion`)
-		require.Empty(t, w.claim("c").Status.AllocatedResources)
-		require.Empty(t, w.claim("c").Status.Conditions)
+		require.Empty(t, api.claim("c").Status.AllocatedResources)
+		require.Empty(t, api.claim("c").Status.Conditions)
 		record, _ := stages.Record("uid-c")
 		require.Equal(t, "Unsupported", record.Stages[0].Reason)
 		time.Sleep(4 * time.Minute) // the bubble's time
@@ -144,8 +144,8 @@ func TestUnsupportedDriverLeavesTheClaimUnchanged(t *testing.T) {
 }
 
 func TestInfeasibleSizeWaitsForASmallerRequest(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) {
+	run(t, func(api *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) {
 			p.fail = func(_ string, size int64) (error, bool) {
 				if size > 4<<30 {
 					return status.Error(codes.OutOfRange, "too large"), false
@@ -153,146 +153,146 @@ func TestInfeasibleSizeWaitsForASmallerRequest(t *testing.T) {
 				return nil, false
 			}
 		})
-		w.request("c", gib(9))
+		api.request("c", gib(9))
 		synctest.Wait()
-		claim := w.claim("c")
+		claim := api.claim("c")
 		require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInfeasible, stage(claim))
 		require.Contains(t, conditions(claim)[corev1.PersistentVolumeClaimControllerResizeError], "too large")
 		require.Contains(t, <-events, "Resizing")
 		require.Contains(t, <-events, "Warning VolumeResizeFailed")
 		time.Sleep(4 * time.Minute) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, []int64{9}, w.driver.calls())
+		require.Equal(t, []int64{9}, api.driver.calls())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, []int64{9, 9}, w.driver.calls(), "what had to change may lie where nobody looks")
+		require.Equal(t, []int64{9, 9}, api.driver.calls(), "the cause may be something that is not watched")
 
-		w.request("c", gib(4))
+		api.request("c", gib(4))
 		synctest.Wait()
-		require.Equal(t, []int64{9, 9, 4}, w.driver.calls(), "at once")
-		w.expandOnNode("c")
+		require.Equal(t, []int64{9, 9, 4}, api.driver.calls(), "at once")
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "4Gi")
-		require.Equal(t, "4Gi", asked(w.claim("c")))
+		done(t, api, "c", "4Gi")
+		require.Equal(t, "4Gi", asked(api.claim("c")))
 	})
 }
 
 func TestFinalFailureIsRetriedAndMayBeLowered(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted, codes.Unknown} {
-		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
-			w.request("c", gib(9))
+		run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+			api.driver.set(func(p *fakeDriver) { p.fail = always(code) })
+			api.request("c", gib(9))
 			synctest.Wait()
-			claim := w.claim("c")
+			claim := api.claim("c")
 			require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInProgress, stage(claim))
 			require.Contains(t, conditions(claim)[corev1.PersistentVolumeClaimControllerResizeError], "says the driver")
-			require.Equal(t, []int64{9}, w.driver.calls(), "our own words in the claim do not end the pause")
+			require.Equal(t, []int64{9}, api.driver.calls(), "our own words in the claim do not end the pause")
 			time.Sleep(3500 * time.Millisecond) // the bubble's time: 1 s and 2 s
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9, 9}, w.driver.calls())
-			w.driver.set(func(p *fakeDriver) { p.fail = nil })
-			w.request("c", gib(2))
+			require.Equal(t, []int64{9, 9, 9}, api.driver.calls())
+			api.driver.set(func(p *fakeDriver) { p.fail = nil })
+			api.request("c", gib(2))
 			synctest.Wait()
-			w.expandOnNode("c")
+			api.expandOnNode("c")
 			synctest.Wait()
-			done(t, w, "c", "2Gi")
-			require.Equal(t, []int64{9, 9, 9, 2}, w.driver.calls())
+			done(t, api, "c", "2Gi")
+			require.Equal(t, []int64{9, 9, 9, 2}, api.driver.calls())
 		})
 	}
 }
 
 func TestUnknownOutcomeIsFinishedFirst(t *testing.T) {
 	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Canceled} {
-		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
-			w.request("c", gib(9))
+		run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+			api.driver.set(func(p *fakeDriver) { p.fail = always(code) })
+			api.request("c", gib(9))
 			synctest.Wait()
-			require.NotContains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
-			w.request("c", gib(2))
+			require.NotContains(t, conditions(api.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+			api.request("c", gib(2))
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9}, w.driver.calls(), "it may be growing to 9Gi")
-			w.driver.set(func(p *fakeDriver) { p.fail = always(codes.Internal) })
+			require.Equal(t, []int64{9, 9}, api.driver.calls(), "it may be growing to 9Gi")
+			api.driver.set(func(p *fakeDriver) { p.fail = always(codes.Internal) })
 			time.Sleep(time.Second) // the bubble's time
 			synctest.Wait()
-			w.driver.set(func(p *fakeDriver) { p.fail = nil })
+			api.driver.set(func(p *fakeDriver) { p.fail = nil })
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9, 9, 2}, w.driver.calls(), "a final answer sets it free")
-			w.expandOnNode("c")
+			require.Equal(t, []int64{9, 9, 9, 2}, api.driver.calls(), "a final answer sets it free")
+			api.expandOnNode("c")
 			synctest.Wait()
-			done(t, w, "c", "2Gi")
+			done(t, api, "c", "2Gi")
 		})
 	}
 }
 
 func TestAVolumeInUseIsTriedAgainWhenItIsDetached(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, stages *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) { p.fail = always(codes.FailedPrecondition) })
-		w.request("c", gib(2))
+	run(t, func(api *fakeAPI, _ <-chan string, stages *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) { p.fail = always(codes.FailedPrecondition) })
+		api.request("c", gib(2))
 		synctest.Wait()
 		record, _ := stages.Record("uid-c")
 		require.Equal(t, "InUse", record.Stages[0].Reason)
-		w.driver.set(func(p *fakeDriver) { p.fail = nil })
-		w.driver.notify("pv-other")
-		w.driver.notify("pv-c")
+		api.driver.set(func(p *fakeDriver) { p.fail = nil })
+		api.driver.notify("pv-other")
+		api.driver.notify("pv-c")
 		synctest.Wait()
-		require.Equal(t, []int64{2, 2}, w.driver.calls(), "no time has passed")
-		w.expandOnNode("c")
+		require.Equal(t, []int64{2, 2}, api.driver.calls(), "no time has passed")
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "2Gi")
+		done(t, api, "c", "2Gi")
 	})
 }
 
 func TestLargerRequestDuringNodeExpansion(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-		w.request("c", gib(2))
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.request("c", gib(2))
 		synctest.Wait()
-		w.request("c", gib(5))
+		api.request("c", gib(5))
 		synctest.Wait()
-		require.Equal(t, []int64{2, 5}, w.driver.calls())
-		require.Equal(t, "1Gi", w.volume("c").Annotations[preResize], "the file system has not grown yet")
-		w.expandOnNode("c")
+		require.Equal(t, []int64{2, 5}, api.driver.calls())
+		require.Equal(t, "1Gi", api.volume("c").Annotations[preResize], "the file system has not grown yet")
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "5Gi")
+		done(t, api, "c", "5Gi")
 	})
 }
 
 func TestInfeasibleNodeExpansionWaitsForAnotherRequest(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-		w.request("c", gib(5))
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.request("c", gib(5))
 		synctest.Wait()
-		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
+		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Status.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizeInfeasible
 		})
 		time.Sleep(time.Hour) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, []int64{5}, w.driver.calls())
-		w.request("c", gib(4))
+		require.Equal(t, []int64{5}, api.driver.calls())
+		api.request("c", gib(4))
 		synctest.Wait()
-		claim := w.claim("c")
-		require.Equal(t, []int64{5, 4}, w.driver.calls())
+		claim := api.claim("c")
+		require.Equal(t, []int64{5, 4}, api.driver.calls())
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
-		require.Equal(t, "5Gi", w.volume("c").Spec.Capacity.Storage().String(), "nothing shrinks")
-		w.expandOnNode("c")
+		require.Equal(t, "5Gi", api.volume("c").Spec.Capacity.Storage().String(), "nothing shrinks")
+		api.expandOnNode("c")
 		synctest.Wait()
-		done(t, w, "c", "5Gi")
+		done(t, api, "c", "5Gi")
 	})
 }
 
 func TestDriverThatReturnsTooSmallASize(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) { p.extra = -1 << 30 })
-		w.request("c", gib(3))
+	run(t, func(api *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) { p.extra = -1 << 30 })
+		api.request("c", gib(3))
 		synctest.Wait()
 		require.Contains(t, <-events, "Resizing")
 		require.Contains(t, <-events, "instead of")
-		require.Equal(t, "1Gi", w.volume("c").Spec.Capacity.Storage().String())
-		require.Contains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+		require.Equal(t, "1Gi", api.volume("c").Spec.Capacity.Storage().String())
+		require.Contains(t, conditions(api.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
 	})
 }
 
 func TestForeignClaimsAreIgnored(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		for name, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
 			"foreign": func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" },
 			"taken":   func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" },
@@ -305,30 +305,30 @@ func TestForeignClaimsAreIgnored(t *testing.T) {
 				c.DeletionTimestamp = &metav1.Time{}
 			},
 		} {
-			w.addClaim(name, change)
-			w.request(name, gib(2))
+			api.addClaim(name, change)
+			api.request(name, gib(2))
 		}
 		synctest.Wait()
-		require.Empty(t, w.driver.calls())
-		require.Zero(t, w.patches)
+		require.Empty(t, api.driver.calls())
+		require.Zero(t, api.patches)
 	})
 }
 
 func TestIdleClaimsCostNothing(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
-		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })
 		time.Sleep(24 * time.Hour) // the bubble's time
 		synctest.Wait()
-		require.Zero(t, w.patches)
-		require.Empty(t, w.driver.calls())
+		require.Zero(t, api.patches)
+		require.Empty(t, api.driver.calls())
 	})
 }
 
-// What earlier versions, or a node agent that only knows capacities, left behind is taken away.
+// What earlier versions, or a kubelet that only sets the capacity, left behind is removed.
 func TestLeftoversAreCleanedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFakeAPI(t)
-		w.addClaim("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+		api := newFakeAPI(t)
+		api.addClaim("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 			two := corev1.ResourceList{corev1.ResourceStorage: gib(2)}
 			claim.Spec.Resources.Requests, claim.Status.Capacity, pv.Spec.Capacity = two, two, two
 			claim.Status.AllocatedResources = two
@@ -338,45 +338,45 @@ func TestLeftoversAreCleanedUp(t *testing.T) {
 				{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue}}
 			pv.Annotations = map[string]string{preResize: "1Gi"}
 		})
-		stop := w.start(&process{}, resize.Deps{})
+		stop := api.start(&process{}, resize.Deps{})
 		synctest.Wait()
-		done(t, w, "c", "2Gi")
-		require.Empty(t, w.driver.calls())
+		done(t, api, "c", "2Gi")
+		require.Empty(t, api.driver.calls())
 		stop()
 	})
 }
 
 // What others write into the claim's status while the driver works must stay.
 func TestForeignConditionsAreKept(t *testing.T) {
-	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		foreign := corev1.PersistentVolumeClaimCondition{
 			Type: corev1.PersistentVolumeClaimVolumeModifyingVolume, Status: corev1.ConditionTrue}
-		w.driver.set(func(p *fakeDriver) {
+		api.driver.set(func(p *fakeDriver) {
 			p.check = func(string, int64) {
 				p.check = nil
-				w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
+				api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 					claim.Status.Conditions = append(claim.Status.Conditions, foreign)
 				})
 			}
 		})
-		w.request("c", gib(2))
+		api.request("c", gib(2))
 		synctest.Wait()
-		claim := w.claim("c")
+		claim := api.claim("c")
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
 		require.Contains(t, claim.Status.Conditions, foreign)
 	})
 }
 
 func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
-	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
-		w.driver.set(func(p *fakeDriver) {
+	run(t, func(api *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		api.driver.set(func(p *fakeDriver) {
 			p.fail = func(string, int64) (error, bool) { return errors.New("no such secret"), false }
 		})
-		w.request("c", gib(2))
+		api.request("c", gib(2))
 		synctest.Wait()
 		require.Contains(t, <-events, "Resizing")
 		require.Contains(t, <-events, "no such secret")
-		require.NotContains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+		require.NotContains(t, conditions(api.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
 	})
 }
 

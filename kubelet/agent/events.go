@@ -30,14 +30,14 @@ var _ record.EventRecorder = (*eventRecorder)(nil)
 
 // start writes events until the returned function is called, which writes those that are left.
 func (r *eventRecorder) start(ctx context.Context) (stop func(), err error) {
-	recorder, stop, err := eventsink.StartRecorder(ctx, r.deps, eventsink.Config{Debounce: eventDebounce}, r.source)
+	recorder, stopSink, err := eventsink.StartRecorder(ctx, r.deps, eventsink.Config{Debounce: eventDebounce}, r.source)
 	if err != nil {
 		return nil, fmt.Errorf("start writing events: %w", err)
 	}
 	r.started.Store(&recorder)
 	return func() {
 		r.started.Store(nil)
-		stop()
+		stopSink()
 	}, nil
 }
 

@@ -18,7 +18,7 @@ func (b *base) setOOMScore() {
 }
 
 // watchOOM records an event when the machine is out of memory and the kernel kills a process. A node whose kernel does not
-// tell works without.
+// report them works without.
 func (b *base) watchOOM(ctx context.Context) error {
 	err := cadvisor.RecordOOMKills(ctx, b.deps.Machine, b.deps.Recorder, node.Reference(b.config.Node.Name))
 	if err != nil && ctx.Err() == nil {

@@ -66,9 +66,9 @@ var (
 )
 
 // bootstrap shows that a *Kubelet is what a builder makes.
-func bootstrap(cfg *kubeletconfig.KubeletConfiguration, deps *kubelet.KubeletDeps, standalone bool,
+func bootstrap(in *kubeletconfig.KubeletConfiguration, deps *kubelet.KubeletDeps, standalone bool,
 ) (kubelet.KubeletBootstrap, error) {
-	return kubelet.NewMainKubelet(cfg, deps, standalone)
+	return kubelet.NewMainKubelet(in, deps, standalone)
 }
 
 // methods are the documented ones of Kubelet.

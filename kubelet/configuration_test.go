@@ -12,7 +12,7 @@ import (
 )
 
 func TestResourceConfigurationIsChecked(t *testing.T) {
-	for want, cfg := range map[string]*kubeletconfig.KubeletConfiguration{
+	for want, in := range map[string]*kubeletconfig.KubeletConfiguration{
 		"want cgroupfs or systemd":                  {CgroupDriver: "docker"},
 		"memorySwap.swapBehavior":                   {MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "Unlimited"}},
 		`"all" is not one of none, pods`:            {EnforceNodeAllocatable: []string{"all"}},
@@ -22,7 +22,7 @@ func TestResourceConfigurationIsChecked(t *testing.T) {
 		"needs kubeReservedCgroup":                  {EnforceNodeAllocatable: []string{"kube-reserved-compressible"}},
 		"kube-reserved-compressible exclude each o": {EnforceNodeAllocatable: []string{"kube-reserved", "kube-reserved-compressible"}},
 	} {
-		_, err := NewMainKubelet(cfg, nil, true)
+		_, err := NewMainKubelet(in, nil, true)
 		require.ErrorContains(t, err, want)
 	}
 	config, err := convertConfiguration(&kubeletconfig.KubeletConfiguration{

@@ -19,14 +19,14 @@ import (
 	"github.com/berth-dev/berth/kubelet/volume"
 )
 
-// Option changes a Kubelet while NewMainKubelet makes it: after the configuration was read, before the rooms are made.
+// Option changes a Kubelet in NewMainKubelet: after the configuration was read, before its agent is made.
 type Option func(*Kubelet)
 
-// KubeletBuilder makes a Kubelet that is ready to be started. A caller may wrap what it returns.
+// KubeletBuilder returns a Kubelet that is ready to be started. A caller may wrap it.
 type KubeletBuilder func(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *KubeletDeps, standaloneMode bool,
 ) (KubeletBootstrap, error)
 
-// KubeletDeps are what callers hand in for NewMainKubelet. All may be left nil.
+// KubeletDeps are the dependencies of NewMainKubelet, as many as the 1.4 API has. All may be nil.
 type KubeletDeps struct {
 	// Builder is for programs that start a Kubelet: who finds one here calls it in place of NewMainKubelet, which
 	// therefore does not look at it.
@@ -35,14 +35,14 @@ type KubeletDeps struct {
 	ContainerRuntimeOptions []container.Option
 	Options                 []Option
 
-	// Auth decides who may ask the server what; nil asks the API server.
+	// Auth authenticates and authorizes clients of the server; nil asks the API server.
 	Auth server.AuthInterface
-	// CAdvisorInterface tells of the machine; nil reads the kernel's files.
+	// CAdvisorInterface reads the machine's hardware; nil reads the kernel's files.
 	CAdvisorInterface cadvisor.Interface
-	// Cloud is kept for callers and not asked: a cloud's own controller manager gives a Node its addresses, provider id
-	// and zone now, and the node agent leaves what it has written there alone.
+	// Cloud is kept for callers and not used: a cloud's own controller manager gives a Node its addresses, provider id
+	// and zone now, and the kubelet does not change these.
 	Cloud cloudprovider.Interface
-	// ContainerManager tells of the control groups; nil is the configuration's.
+	// ContainerManager has the layout of cgroups; nil is that of the configuration.
 	ContainerManager cm.ContainerManager
 	// DockerClient stands in for the connection to the container runtime. It has kept its name from the time when
 	// there was one runtime.
@@ -51,12 +51,12 @@ type KubeletDeps struct {
 	EventClient typedcorev1.EventsGetter
 	// KubeClient speaks to the API server with the node's identity; ExternalKubeClient is used if it is nil.
 	KubeClient, ExternalKubeClient kubernetes.Interface
-	// Mounter is given to VolumePlugins by their maker. The node agent's own plugins do not use it: they mount through
-	// file descriptors, which its paths cannot stand for.
+	// Mounter is passed to VolumePlugins by their caller. The kubelet's own plugins do not use it: they mount through
+	// file descriptors, which its paths cannot replace.
 	Mounter mount.Interface
 	// NetworkPlugins keep the node from being ready while their Status is an error.
 	NetworkPlugins []network.NetworkPlugin
-	// OOMAdjuster sets the node agent's own score.
+	// OOMAdjuster sets the kubelet's own score.
 	OOMAdjuster *oom.OOMAdjuster
 	// OSInterface is asked for the host name; nil is this machine's. Files are not made through it, nor through Writer:
 	// both know paths only, and what lies in a Pod's directory must be opened inside of it (a Pod could have put a

@@ -30,11 +30,11 @@ import (
 	"github.com/berth-dev/berth/kubelet/util/oom"
 )
 
-func newMain(t *testing.T, cfg *kubeletconfig.KubeletConfiguration, options ...kubelet.Option) *kubelet.Kubelet {
+func newMain(t *testing.T, config *kubeletconfig.KubeletConfiguration, options ...kubelet.Option) *kubelet.Kubelet {
 	t.Helper()
 	dir := t.TempDir()
-	cfg.PodLogsDir = filepath.Join(dir, "log")
-	k, err := kubelet.NewMainKubelet(cfg, &kubelet.KubeletDeps{
+	config.PodLogsDir = filepath.Join(dir, "log")
+	k, err := kubelet.NewMainKubelet(config, &kubelet.KubeletDeps{
 		DockerClient: fake.New(clocktesting.NewFakePassiveClock(time.Now())), Recorder: record.NewFakeRecorder(10),
 		Options: append([]kubelet.Option{
 			kubelet.WithRootDir(filepath.Join(dir, "root")), kubelet.WithNode("n", net.IPv4(10, 0, 0, 1)),
@@ -77,7 +77,7 @@ func TestConfigurationIsTakenOver(t *testing.T) {
 
 func TestBadConfiguration(t *testing.T) {
 	tooLong := &metav1.Duration{Duration: time.Hour}
-	for want, cfg := range map[string]*kubeletconfig.KubeletConfiguration{
+	for want, config := range map[string]*kubeletconfig.KubeletConfiguration{
 		"kubeCfg is nil": nil,
 		"cgroupDriver":   {CgroupDriver: "x"},
 		"kubeReserved":   {KubeReserved: map[string]string{"cpu": "-1"}},
@@ -90,15 +90,15 @@ func TestBadConfiguration(t *testing.T) {
 		"imagePullCredentialsVerificationPolicy": {ImagePullCredentialsVerificationPolicy: "Sometimes"},
 		"maxPods -1":                             {MaxPods: -1}, "path": {StaticPodPath: "relative"}, "URL": {StaticPodURL: "ftp://x"},
 	} {
-		_, err := kubelet.NewMainKubelet(cfg, nil, true)
+		_, err := kubelet.NewMainKubelet(config, nil, true)
 		require.ErrorContains(t, err, want)
 	}
 }
 
-// TestReadOnlyServer asks without any credentials: much may be read, and nothing done.
+// TestReadOnlyServer sends requests without credentials: they may read, and change nothing.
 func TestReadOnlyServer(t *testing.T) {
 	k := newMain(t, &kubeletconfig.KubeletConfiguration{})
-	require.NoError(t, os.MkdirAll(k.GetPodDir("u"), 0o700)) // the node agent makes it when it starts
+	require.NoError(t, os.MkdirAll(k.GetPodDir("u"), 0o700)) // the kubelet creates it when it starts
 	port, err := freeport.Loopback()
 	require.NoError(t, err)
 	done := make(chan struct{})
@@ -206,7 +206,7 @@ func TestDiskSpacePolicy(t *testing.T) {
 	require.NoError(t, err)
 	k := newMain(t, &kubeletconfig.KubeletConfiguration{}, option)
 	_, err = k.RootFsInfo()
-	require.NoError(t, err, "also of a directory that is not there yet")
+	require.NoError(t, err, "also of a directory that does not exist yet")
 }
 
 func TestOOMLine(t *testing.T) {

@@ -133,13 +133,13 @@ func (l *Local) DirFsInfo(path string) (v2.FsInfo, error) {
 	}, nil
 }
 
-// groups are a control group's directories, by controller; "" is version 2.
+// groups are a cgroup's directories, by controller; "" is version 2.
 type groups map[string]string
 
-// find finds a control group's directories.
+// find finds a cgroup's directories.
 func find(name string) (groups, error) {
 	if !strings.HasPrefix(name, "/") || filepath.Clean(name) != name {
-		return nil, fmt.Errorf("container %q: want the clean path of a control group", name)
+		return nil, fmt.Errorf("container %q: want the clean path of a cgroup", name)
 	}
 	hierarchies, err := cm.FindHierarchies()
 	if err != nil {
@@ -166,7 +166,7 @@ func find(name string) (groups, error) {
 	return found, nil
 }
 
-// below lists a control group and all below it.
+// below lists a cgroup and all below it.
 func below(name string) ([]string, error) {
 	found, err := find(name)
 	if err != nil {
@@ -189,12 +189,12 @@ func below(name string) ([]string, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list control groups below %q: %w", name, err)
+		return nil, fmt.Errorf("list cgroups below %q: %w", name, err)
 	}
 	return names, nil
 }
 
-// info reads what a control group uses.
+// info reads the usage of a cgroup.
 func (l *Local) info(name string, dirs groups) (*v1.ContainerInfo, error) {
 	stats := &v1.ContainerStats{Timestamp: l.clock.Now()}
 	spec := v1.ContainerSpec{}

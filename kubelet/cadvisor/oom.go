@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killed is the kernel's line about a process that it has killed for lack of memory.
+// killed is the kernel's line about a process that it has killed because memory ran out.
 var killed = regexp.MustCompile(`oom-kill:constraint=([A-Z_]+).*?,task_memcg=([^,]*),task=([^,]*),pid=(\d+)`)
 
-// group is the control group whose limit was hit, in the same line; "/" if the machine had no more.
+// group is the cgroup whose limit was reached, in the same line; "/" if the machine is out of memory.
 var group = regexp.MustCompile(`oom_memcg=([^,]*)`)
 
-// ParseOOM reads one message of the kernel's log, without its head. It is false if it does not tell of a kill.
+// ParseOOM reads one message of the kernel's log, without its head. It returns false for a message of something else.
 func ParseOOM(message string) (name string, data v1.OomKillEventData, ok bool) {
 	found := killed.FindStringSubmatch(message)
 	if found == nil {
@@ -41,11 +41,11 @@ func ParseOOM(message string) (name string, data v1.OomKillEventData, ok bool) {
 func (l *Local) WatchOOM(ctx context.Context, report func(string, v1.OomKillEventData)) error {
 	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("watch kills for lack of memory: %w", err)
+		return fmt.Errorf("watch OOM kills: %w", err)
 	}
 	defer log.Close()
 	if _, err := log.Seek(0, io.SeekEnd); err != nil {
-		return fmt.Errorf("watch kills for lack of memory: %w", err)
+		return fmt.Errorf("watch OOM kills: %w", err)
 	}
 	// Closing the file ends a read that waits for the next message.
 	defer context.AfterFunc(ctx, func() { _ = log.Close() })()
@@ -58,7 +58,7 @@ func (l *Local) WatchOOM(ctx context.Context, report func(string, v1.OomKillEven
 		case errors.Is(err, unix.EPIPE):
 			continue // messages were overwritten before they were read
 		case err != nil:
-			return fmt.Errorf("watch kills for lack of memory: %w", err)
+			return fmt.Errorf("watch OOM kills: %w", err)
 		}
 		_, message, _ := strings.Cut(string(record[:n]), ";")
 		if name, data, ok := ParseOOM(message); ok {

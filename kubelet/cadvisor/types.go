@@ -7,19 +7,19 @@ import (
 	v2 "github.com/google/cadvisor/info/v2"
 )
 
-// Interface is what is known of the machine and its containers. Containers are named by their control groups.
+// Interface reports the machine's hardware and the usage of containers, which are named by their cgroups.
 type Interface interface {
 	// MachineInfo is what the machine has.
 	MachineInfo() (*v1.MachineInfo, error)
-	// ContainerInfo is the use of one control group.
+	// ContainerInfo returns the usage of one cgroup.
 	ContainerInfo(name string, req *v1.ContainerInfoRequest) (*v1.ContainerInfo, error)
-	// SubcontainerInfo is the use of a control group and of all below it, by name.
+	// SubcontainerInfo returns the usage of a cgroup and of all below it, by name.
 	SubcontainerInfo(name string, req *v1.ContainerInfoRequest) (map[string]*v1.ContainerInfo, error)
-	// ContainerInfoV2 is the use of control groups in the newer types: of one, or with options.Recursive of all below.
+	// ContainerInfoV2 returns the usage of cgroups in the newer types: of one, or with options.Recursive of all below.
 	ContainerInfoV2(name string, options v2.RequestOptions) (map[string]v2.ContainerInfo, error)
 	// DirFsInfo is the file system that a path is on.
 	DirFsInfo(path string) (v2.FsInfo, error)
-	// WatchOOM calls report with each kill of the kernel for lack of memory, until ctx ends. Name is the control group
+	// WatchOOM calls report with each OOM kill of the kernel, until ctx ends. Name is the cgroup
 	// whose limit was hit, "/" if it was the machine that had no more.
 	WatchOOM(ctx context.Context, report func(name string, killed v1.OomKillEventData)) error
 }

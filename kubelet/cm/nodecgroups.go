@@ -25,7 +25,7 @@ const enforceRetry = time.Minute
 
 const resourcePID = corev1.ResourceName("pid")
 
-// RuntimeConfigurer tells the container runtime's configuration. *cri.Client is one.
+// RuntimeConfigurer returns the container runtime's configuration. *cri.Client is one.
 type RuntimeConfigurer interface {
 	RuntimeConfig(ctx context.Context, in *runtimeapi.RuntimeConfigRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RuntimeConfigResponse, error)
@@ -33,7 +33,7 @@ type RuntimeConfigurer interface {
 
 // NodeCgroupsConfig holds the values of NodeCgroups.
 type NodeCgroupsConfig struct {
-	// Driver is used where the runtime does not tell its cgroup driver; cgroupfs if empty.
+	// Driver is used where the runtime does not report its cgroup driver; cgroupfs if empty.
 	Driver Driver
 	// Enforcement says what is reserved and enforced.
 	Enforcement Enforcement
@@ -74,7 +74,7 @@ func (d *NodeCgroupsDeps) validate() error {
 	return nil
 }
 
-// NodeCgroups sets up the cgroups above all Pods once the runtime has told its cgroup driver, and enforces node
+// NodeCgroups sets up the cgroups above all Pods once the runtime has reported its cgroup driver, and enforces node
 // allocatable.
 type NodeCgroups struct {
 	config NodeCgroupsConfig
@@ -165,7 +165,7 @@ func (n *NodeCgroups) Setup(ctx context.Context) error {
 	return nil
 }
 
-// detectDriver returns the runtime's cgroup driver, or the configured one if the runtime does not tell. An error is
+// detectDriver returns the runtime's cgroup driver, or the configured one if the runtime does not report one. An error is
 // returned beside the configured driver.
 func (n *NodeCgroups) detectDriver(ctx context.Context) (Driver, error) {
 	configured := n.config.Driver

@@ -50,7 +50,7 @@ func TestFromCRI(t *testing.T) {
 	require.Equal(t, time.Unix(5, 0), old.FinishedAt)
 	require.Equal(t, int32(3), old.ExitCode)
 	require.Zero(t, old.SpecHash)
-	require.Nil(t, old.PreStop, "what does not parse is not there")
+	require.Nil(t, old.PreStop, "invalid JSON is ignored")
 	require.Same(t, old, s.FindID("a"))
 
 	require.Equal(t, StateUnknown, s.Find("d").State)

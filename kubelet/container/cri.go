@@ -148,7 +148,7 @@ const (
 )
 
 // startCutOff says that an instance never ran although the runtime counts it as ended: whoever asked for its start,
-// or the runtime itself, died in the middle of it. containerd tells of that in four ways: the call was cancelled with
+// or the runtime itself, died in the middle of it. containerd reports that in four ways: the call was cancelled with
 // its caller; or it finds a process on its own restart that was made and not yet let run, and kills it; or it cannot
 // find out what has become of that process, and we have killed it; or that process gave up, because its shim, whose
 // calls end with containerd, had killed the `runc start` that was to let it run. Such an instance has failed at nothing,

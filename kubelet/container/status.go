@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// State is where a container is in its life, as the runtime tells it.
+// State is the state of a container, as the runtime reports it.
 type State string
 
 const (

@@ -18,7 +18,7 @@ type Runtime interface {
 // Option changes a Runtime before it is used.
 type Option func(Runtime)
 
-// RunContainerOptions is what a container is started with.
+// RunContainerOptions are the options that a container is started with.
 type RunContainerOptions struct {
 	// Envs are its variables, in the order in which they are resolved.
 	Envs []*runtimeapi.KeyValue
@@ -32,13 +32,13 @@ type RunContainerOptions struct {
 	Hostname string
 	// PodContainerDir is the directory of its termination logs on the node.
 	PodContainerDir string
-	// CgroupParent is the control group of its Pod.
+	// CgroupParent is the cgroup of its Pod.
 	CgroupParent string
 	// ReadOnly says that its root file system is not to be written.
 	ReadOnly bool
 }
 
-// SyncAction is one kind of step towards a Pod's wanted state.
+// SyncAction is one kind of step towards a Pod's desired state.
 type SyncAction string
 
 // The steps.
@@ -51,29 +51,29 @@ const (
 	KillPodSandbox   SyncAction = "KillPodSandbox"
 )
 
-// SyncResult is what came of one step.
+// SyncResult is the result of one step.
 type SyncResult struct {
 	Action SyncAction
-	// Target is what the step was done to: a container's name, or a sandbox's id.
+	// Target is the object of the step: a container's name, or a sandbox's id.
 	Target any
-	// Error is the reason of the failure, nil if there was none; Message tells the details.
+	// Error is the reason of the failure, nil if there was none; Message has the details.
 	Error   error
 	Message string
 }
 
-// PodSyncResult is what came of all steps for a Pod.
+// PodSyncResult is the result of all steps for a Pod.
 type PodSyncResult struct {
 	SyncResults []*SyncResult
 	// SyncError is a failure beside those of the steps.
 	SyncError error
 }
 
-// AddSyncResult adds what came of steps.
+// AddSyncResult adds the results of steps.
 func (r *PodSyncResult) AddSyncResult(results ...*SyncResult) {
 	r.SyncResults = append(r.SyncResults, results...)
 }
 
-// Fail notes a failure beside those of the steps.
+// Fail records a failure beside those of the steps.
 func (r *PodSyncResult) Fail(err error) { r.SyncError = err }
 
 // Error joins all failures; it is nil if there were none.

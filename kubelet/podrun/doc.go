@@ -1,3 +1,3 @@
-// Package podrun runs one Pod in the foreground: it starts it on a node agent that stands alone, shows what its
-// containers write, and tells how it ended.
+// Package podrun runs one Pod in the foreground on a standalone kubelet: it copies the logs of its containers and returns
+// its exit code.
 package podrun

@@ -25,7 +25,7 @@ type Node interface {
 
 var _ Node = (*agent.Agent)(nil)
 
-// Config says what is run and how.
+// Config holds the values of a run.
 type Config struct {
 	// Pod is as config.Decode made it.
 	Pod *corev1.Pod
@@ -35,13 +35,13 @@ type Config struct {
 	Remove bool
 }
 
-// Deps are what a run needs from others. All are needed.
+// Deps holds what a run needs; all are required.
 type Deps struct {
 	// Node runs the Pod. It is started here, and must have no other Pods.
 	Node Node
-	// Out and Err get what containers write, each line as a whole.
+	// Out and Err take what containers write, by whole lines.
 	Out, Err io.Writer
-	// Printf gets what a person should know of the run, a line at a time. It may be called from several goroutines.
+	// Printf prints a message to the user. It may be called from several goroutines.
 	Printf func(format string, args ...any)
 }
 
@@ -55,15 +55,15 @@ type Result struct {
 	Interrupted bool
 }
 
-// run is one run under way.
-type run struct {
-	cfg  Config
-	deps Deps
+// runner runs one Pod.
+type runner struct {
+	config Config
+	deps   Deps
 
-	mu     sync.Mutex // guards below
-	last   corev1.PodStatus
-	gone   bool
-	change chan struct{} // closed and replaced when one of them changes
+	mu        sync.Mutex // guards below
+	last      corev1.PodStatus
+	isRemoved bool
+	change    chan struct{} // closed and replaced when one of them changes
 
 	followers sync.WaitGroup
 	followed  map[string]bool // container ids; belongs to the goroutine of watch
@@ -71,20 +71,20 @@ type run struct {
 }
 
 // Run runs the Pod until it ends, and then removes it; if ctx ends first, the Pod is stopped with its own grace and
-// removed. Which of both it was stands in the result. An error means that it is not known how the Pod fared.
-func Run(ctx context.Context, cfg Config, deps Deps) (Result, error) {
-	if cfg.Pod == nil || deps.Node == nil || deps.Out == nil || deps.Err == nil || deps.Printf == nil {
-		return Result{}, errors.New("run pod: Config.Pod and all of Deps are needed")
+// removed. Result.Interrupted says which of both it was. An error means that the result of the Pod is unknown.
+func Run(ctx context.Context, config Config, deps Deps) (Result, error) {
+	if config.Pod == nil || deps.Node == nil || deps.Out == nil || deps.Err == nil || deps.Printf == nil {
+		return Result{}, errors.New("podrun: Config.Pod and all of Deps are required")
 	}
-	r := &run{cfg: cfg, deps: deps, change: make(chan struct{}), followed: map[string]bool{}, restarts: map[string]int32{}}
-	defer deps.Node.Subscribe(r.report)()
+	r := &runner{config: config, deps: deps, change: make(chan struct{}), followed: map[string]bool{}, restarts: map[string]int32{}}
+	defer deps.Node.Subscribe(r.onPodEvent)()
 
-	// The node agent must outlive ctx, to stop the Pod in order.
+	// The kubelet must outlive ctx, to stop the Pod in order.
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- deps.Node.Start(inner) }()
-	result, err := r.drive(ctx, inner, ended)
+	result, err := r.run(ctx, inner, ended)
 	stop()
 	r.followers.Wait()
 	if errors.Is(err, errNodeEnded) {
@@ -93,26 +93,26 @@ func Run(ctx context.Context, cfg Config, deps Deps) (Result, error) {
 	return result, errors.Join(err, <-ended)
 }
 
-// errNodeEnded says that the node agent has returned although nobody asked it to.
-var errNodeEnded = errors.New("the node agent ended")
+// errNodeEnded means that the kubelet has returned on its own.
+var errNodeEnded = errors.New("the kubelet ended")
 
-// drive takes the Pod through its life.
-func (r *run) drive(ctx, inner context.Context, ended chan error) (Result, error) {
-	pods := []*corev1.Pod{r.cfg.Pod}
+// run runs the Pod, waits for its end, and removes it.
+func (r *runner) run(ctx, inner context.Context, ended chan error) (Result, error) {
+	pods := []*corev1.Pod{r.config.Pod}
 	r.deps.Node.SetStatic(pods)
 	var result Result
-	if !r.cfg.Remove {
+	if !r.config.Remove {
 		done, err := r.watch(ctx, inner, ended)
 		if err != nil {
 			return Result{Status: r.status()}, err
 		}
 		result = Result{Status: r.status(), Interrupted: !done}
-		if done && r.cfg.Detach && !terminal(&result.Status) {
+		if done && r.config.Detach && !terminal(&result.Status) {
 			return result, nil
 		}
 		if done {
 			r.followers.Wait()
-			result.ExitCode = exitCode(r.cfg.Pod, &result.Status)
+			result.ExitCode = exitCode(r.config.Pod, &result.Status)
 		}
 	}
 	r.deps.Node.SetStatic(nil)
@@ -124,69 +124,69 @@ func (r *run) drive(ctx, inner context.Context, ended chan error) (Result, error
 		select {
 		case <-change:
 		case err := <-ended:
-			return result, fmt.Errorf("remove pod %q: %w: %w", r.cfg.Pod.Name, errNodeEnded, err)
+			return result, fmt.Errorf("remove pod %q: %w: %w", r.config.Pod.Name, errNodeEnded, err)
 		}
 	}
 }
 
-// watch shows logs until the Pod has ended, or runs if that is enough, or ctx ends; it reports whether not the last.
-func (r *run) watch(ctx, inner context.Context, ended chan error) (bool, error) {
+// watch copies logs until the Pod has ended, or runs if Config.Detach is set, and returns true; false if ctx ends first.
+func (r *runner) watch(ctx, inner context.Context, ended chan error) (bool, error) {
 	for {
 		status, change := r.next()
 		r.follow(inner, &status)
-		if terminal(&status) || r.cfg.Detach && running(r.cfg.Pod, &status) {
+		if terminal(&status) || r.config.Detach && running(r.config.Pod, &status) {
 			return true, nil
 		}
 		select {
 		case <-ctx.Done():
-			r.deps.Printf("stopping pod %s (again to leave at once)", r.cfg.Pod.Name)
+			r.deps.Printf("stopping pod %s (again to leave at once)", r.config.Pod.Name)
 			return false, nil
 		case <-change:
 		case err := <-ended:
-			return false, fmt.Errorf("run pod %q: %w: %w", r.cfg.Pod.Name, errNodeEnded, err)
+			return false, fmt.Errorf("run pod %q: %w: %w", r.config.Pod.Name, errNodeEnded, err)
 		}
 	}
 }
 
-// report takes news from the node agent.
-func (r *run) report(news status.Event) {
-	if news.UID != r.cfg.Pod.UID {
+// onPodEvent stores a change of the Pod.
+func (r *runner) onPodEvent(event status.Event) {
+	if event.UID != r.config.Pod.UID {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if news.Removed {
-		r.gone = true
+	if event.Removed {
+		r.isRemoved = true
 	} else {
-		r.last = news.Status
+		r.last = event.Status
 	}
 	close(r.change)
 	r.change = make(chan struct{})
 }
 
-func (r *run) status() corev1.PodStatus {
+func (r *runner) status() corev1.PodStatus {
 	status, _ := r.next()
 	return status
 }
 
-func (r *run) next() (corev1.PodStatus, <-chan struct{}) {
+func (r *runner) next() (corev1.PodStatus, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last, r.change
 }
 
-func (r *run) removed() (bool, <-chan struct{}) {
+func (r *runner) removed() (bool, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.gone, r.change
+	return r.isRemoved, r.change
 }
 
-// follow shows the log of each instance of a container that it has not seen before.
-func (r *run) follow(ctx context.Context, status *corev1.PodStatus) {
-	if r.cfg.Detach {
+// follow copies the log of each instance of a container that it has not seen before.
+func (r *runner) follow(ctx context.Context, status *corev1.PodStatus) {
+	if r.config.Detach {
 		return
 	}
-	several := len(r.cfg.Pod.Spec.Containers)+len(r.cfg.Pod.Spec.InitContainers) > 1
+	several := len(r.config.Pod.Spec.Containers)+len(r.config.Pod.Spec.InitContainers) > 1
 	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for i := range list {
 			c := &list[i]
@@ -202,10 +202,10 @@ func (r *run) follow(ctx context.Context, status *corev1.PodStatus) {
 			if several {
 				prefix = c.Name + " | "
 			}
-			out, errOut := newPrefixed(r.deps.Out, prefix), newPrefixed(r.deps.Err, prefix)
+			out, errOut := newPrefixWriter(r.deps.Out, prefix), newPrefixWriter(r.deps.Err, prefix)
 			id, name := c.ContainerID, c.Name
 			r.followers.Go(func() {
-				err := r.deps.Node.FollowLog(ctx, r.cfg.Pod.UID, id, out, errOut)
+				err := r.deps.Node.FollowLog(ctx, r.config.Pod.UID, id, out, errOut)
 				if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
 					r.deps.Printf("log of container %s: %v", name, err)
 				}
@@ -214,16 +214,16 @@ func (r *run) follow(ctx context.Context, status *corev1.PodStatus) {
 	}
 }
 
-// explainRestart tells, once, why a container runs again that a person may have thought to be done.
-func (r *run) explainRestart(c *corev1.ContainerStatus) {
+// explainRestart prints, once, why a container that has ended runs again.
+func (r *runner) explainRestart(c *corev1.ContainerStatus) {
 	before := r.restarts[c.Name]
 	r.restarts[c.Name] = c.RestartCount
 	last := c.LastTerminationState.Terminated
 	if c.RestartCount <= before || before > 0 || last == nil {
 		return
 	}
-	r.deps.Printf("container %s ended with exit code %d and is started again, as its restart policy says "+
-		"(restartPolicy: Never lets the pod end)", c.Name, last.ExitCode)
+	r.deps.Printf("container %s ended with exit code %d and is restarted because of the restart policy "+
+		"(with restartPolicy: Never the pod ends)", c.Name, last.ExitCode)
 }
 
 func terminal(status *corev1.PodStatus) bool {
@@ -243,7 +243,7 @@ func running(pod *corev1.Pod, status *corev1.PodStatus) bool {
 	return true
 }
 
-// exitCode is the code by which a program that is the Pod would end.
+// exitCode returns the exit code of the Pod as a whole.
 func exitCode(pod *corev1.Pod, status *corev1.PodStatus) int {
 	code := func(list []corev1.ContainerStatus, name string) int32 {
 		for i := range list {
@@ -266,10 +266,10 @@ func exitCode(pod *corev1.Pod, status *corev1.PodStatus) int {
 			return int(c)
 		}
 	}
-	return 1 // failed as a whole, as by its deadline
+	return 1 // the Pod failed, and no container, as by its deadline
 }
 
-// Explain says in a line why a Pod failed that no container's exit code tells, or nothing.
+// Explain returns in one line why a Pod failed as a whole, and "" if one of its containers has failed.
 func Explain(status *corev1.PodStatus) string {
 	if status.Phase != corev1.PodFailed || status.Reason == "" && status.Message == "" {
 		return ""

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node plays a node agent: it reports the given statuses when the Pod is set, and that it is gone when it is taken away.
+// node is a fake kubelet: it sends the given statuses when the Pod is set, and that it is removed when it is unset.
 type node struct {
 	statuses []corev1.PodStatus
 	startErr error
@@ -84,10 +84,10 @@ func running(name string) corev1.ContainerStatus {
 	}}
 }
 
-func run(t *testing.T, ctx context.Context, n *node, cfg podrun.Config) (podrun.Result, string, error) {
+func run(t *testing.T, ctx context.Context, n *node, config podrun.Config) (podrun.Result, string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	result, err := podrun.Run(ctx, cfg, podrun.Deps{
+	result, err := podrun.Run(ctx, config, podrun.Deps{
 		Node: n, Out: podrun.LineWriter(&out), Err: io.Discard, Printf: func(string, ...any) {},
 	})
 	return result, out.String(), err

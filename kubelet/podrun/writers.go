@@ -7,38 +7,38 @@ import (
 	"sync"
 )
 
-// LineWriter lets several writers share one, a write at a time.
-func LineWriter(w io.Writer) io.Writer { return &shared{w: w} }
+// LineWriter returns a writer that several goroutines can share, one write at a time.
+func LineWriter(w io.Writer) io.Writer { return &lockedWriter{w: w} }
 
-type shared struct {
+type lockedWriter struct {
 	mu sync.Mutex // one write at a time
 	w  io.Writer
 }
 
 // Write implements io.Writer.
-func (s *shared) Write(data []byte) (int, error) {
+func (s *lockedWriter) Write(data []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.w.Write(data)
 }
 
-// longestLine is how much of a line is kept before it is passed on unfinished, in bytes.
-const longestLine = 64 << 10
+// maxLine is the length at which an unfinished line is written, in bytes.
+const maxLine = 64 << 10
 
-// prefixed puts a prefix before each line and passes only whole lines on, so that those of several containers do
-// not mix. Without a prefix it passes all on as it comes.
-type prefixed struct {
+// prefixWriter writes a prefix before each line, and only whole lines, so that those of several containers do not mix.
+// Without a prefix it writes all data at once.
+type prefixWriter struct {
 	w      io.Writer
 	prefix []byte
 	rest   []byte
 }
 
-func newPrefixed(w io.Writer, prefix string) *prefixed {
-	return &prefixed{w: w, prefix: []byte(prefix)}
+func newPrefixWriter(w io.Writer, prefix string) *prefixWriter {
+	return &prefixWriter{w: w, prefix: []byte(prefix)}
 }
 
 // Write implements io.Writer.
-func (p *prefixed) Write(data []byte) (int, error) {
+func (p *prefixWriter) Write(data []byte) (int, error) {
 	if len(p.prefix) == 0 {
 		return p.w.Write(data)
 	}
@@ -51,8 +51,8 @@ func (p *prefixed) Write(data []byte) (int, error) {
 		}
 		p.rest = append(p.rest, data[:end]...)
 		data = data[end:]
-		if whole || len(p.rest) >= longestLine {
-			if err := p.pass(); err != nil {
+		if whole || len(p.rest) >= maxLine {
+			if err := p.writeLine(); err != nil {
 				return 0, err
 			}
 		}
@@ -60,15 +60,15 @@ func (p *prefixed) Write(data []byte) (int, error) {
 	return n, nil
 }
 
-// flush passes on what no newline ended.
-func (p *prefixed) flush() error {
+// flush writes an unfinished line.
+func (p *prefixWriter) flush() error {
 	if len(p.rest) == 0 {
 		return nil
 	}
-	return p.pass()
+	return p.writeLine()
 }
 
-func (p *prefixed) pass() error {
+func (p *prefixWriter) writeLine() error {
 	line := append(append([]byte{}, p.prefix...), p.rest...)
 	if line[len(line)-1] != '\n' {
 		line = append(line, '\n')

@@ -88,7 +88,7 @@ type Helper struct {
 	config  Config
 	deps    Deps
 	users   *userns.Manager
-	builder atomic.Pointer[kuberuntime.Builder] // replaced when the runtime has told its features
+	builder atomic.Pointer[kuberuntime.Builder] // replaced when the runtime has reported its features
 	// warnNoDNS limits the warning that there are no cluster DNS servers to one event.
 	warnNoDNS sync.Once
 }

@@ -1,10 +1,10 @@
-// Package secret is the node agent's access to Secrets, as volume plugins see it.
+// Package secret has the interface through which volume plugins of the 1.4 API read Secrets.
 package secret
 
 import corev1 "k8s.io/api/core/v1"
 
-// Manager finds Secrets for those who set up Pods.
+// Manager reads Secrets.
 type Manager interface {
-	// GetSecret returns the Secret, which must not be modified. The error says when it is not there.
+	// GetSecret returns the Secret, which must not be modified. A missing one is an error.
 	GetSecret(namespace, name string) (*corev1.Secret, error)
 }

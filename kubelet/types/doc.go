@@ -1,3 +1,2 @@
-// Package types has the words in which sources of Pods speak to the node agent: updates, their operations, and what
-// of a node is reserved.
+// Package types has the types of the 1.4 API for updates of Pods: sources, operations, and the reasons of a sync.
 package types

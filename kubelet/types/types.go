@@ -12,21 +12,21 @@ const (
 	AllSource = "*"
 )
 
-// PodOperation is what an update says of its Pods.
+// PodOperation is the kind of an update.
 type PodOperation int
 
 const (
-	// SET says that these are all Pods of the source.
+	// SET means that these are all Pods of the source.
 	SET PodOperation = iota
-	// ADD says that the source has these Pods too now.
+	// ADD means that the source has these Pods, too.
 	ADD
-	// DELETE says that these Pods are to end gracefully.
+	// DELETE means that these Pods are to be deleted gracefully.
 	DELETE
-	// REMOVE says that the source does not have these Pods any more.
+	// REMOVE means that the source has these Pods no more.
 	REMOVE
-	// UPDATE says that these Pods' wanted state has changed.
+	// UPDATE means that these Pods' specs have changed.
 	UPDATE
-	// RECONCILE says that only these Pods' statuses have changed.
+	// RECONCILE means that only these Pods' statuses have changed.
 	RECONCILE
 )
 
@@ -37,7 +37,7 @@ type PodUpdate struct {
 	Source string
 }
 
-// SyncPodType is why a Pod's worker is to look at it.
+// SyncPodType is the reason of a Pod's sync.
 type SyncPodType int
 
 const (
@@ -47,11 +47,11 @@ const (
 	SyncPodUpdate
 	// SyncPodCreate is for a new one.
 	SyncPodCreate
-	// SyncPodKill is for one that is to end, whatever its spec says.
+	// SyncPodKill is for one that is to be killed, whatever its spec says.
 	SyncPodKill
 )
 
-// String is the name that upstream logs.
+// String returns the name for logs.
 func (t SyncPodType) String() string {
 	switch t {
 	case SyncPodCreate:
@@ -66,8 +66,8 @@ func (t SyncPodType) String() string {
 	return "unknown"
 }
 
-// Reservation is what of the node is not for Pods.
+// Reservation has the resources of the node that Pods cannot use.
 type Reservation struct {
-	// System is for the machine's own programs, Kubernetes for the node agent and the runtime.
+	// System is for the machine's own daemons, Kubernetes for the kubelet and the runtime.
 	System, Kubernetes corev1.ResourceList
 }

@@ -1,3 +1,2 @@
-// Package volume has the names under which the node agent's face speaks of volumes. What a plugin must do is said in
-// package volume at the root of this module.
+// Package volume has the types of the 1.4 API for volume plugins. The contract of a plugin is in the module's package volume.
 package volume

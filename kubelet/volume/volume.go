@@ -11,27 +11,27 @@ import (
 	core "github.com/berth-dev/berth/volume"
 )
 
-// VolumePlugin sets up one kind of volumes.
+// VolumePlugin mounts one kind of volumes.
 type VolumePlugin = core.Plugin
 
 // VolumePluginMgr finds the plugin of a volume.
 type VolumePluginMgr = core.Registry
 
-// Volume is a volume that is set up for a Pod.
+// Volume is a mounted volume of a Pod.
 type Volume interface {
-	// GetPath is the directory on the node in which its content lies.
+	// GetPath returns the directory on the node with its content.
 	GetPath() string
 }
 
-// VolumeHost is the node agent as a plugin sees it.
+// VolumeHost is the interface of the kubelet to plugins.
 type VolumeHost interface {
-	// GetPodDir is the directory of a Pod's state.
+	// GetPodDir returns the directory of a Pod's state.
 	GetPodDir(uid types.UID) string
-	// GetHostname is the node's name for itself.
+	// GetHostname returns the node's hostname.
 	GetHostname() string
-	// GetKubeClient is the API server's client.
+	// GetKubeClient returns the API server's client.
 	GetKubeClient() kubernetes.Interface
-	// GetSecret finds a Secret.
+	// GetSecret returns a Secret.
 	GetSecret(namespace, name string) (*corev1.Secret, error)
 }
 
@@ -41,18 +41,18 @@ type Initializer interface {
 	Init(host VolumeHost) error
 }
 
-// NewVolumePluginMgr initializes the plugins and makes a manager of them. Two plugins of one name are an error.
+// NewVolumePluginMgr initializes the plugins and returns a manager of them. Two plugins of one name are an error.
 func NewVolumePluginMgr(host VolumeHost, plugins []VolumePlugin) (*VolumePluginMgr, error) {
 	if host == nil {
-		return nil, errors.New("make volume plugin manager: needs a host")
+		return nil, errors.New("create volume plugin manager: a host is required")
 	}
 	registry, err := core.NewRegistry(plugins...)
 	if err != nil {
 		return nil, err
 	}
 	for _, plugin := range plugins {
-		if needy, ok := plugin.(Initializer); ok {
-			if err := needy.Init(host); err != nil {
+		if initializer, ok := plugin.(Initializer); ok {
+			if err := initializer.Init(host); err != nil {
 				return nil, fmt.Errorf("initialize volume plugin %q: %w", plugin.Name(), err)
 			}
 		}

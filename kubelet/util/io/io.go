@@ -1,4 +1,4 @@
-// Package io writes files for those who are given a Writer instead of the file system.
+// Package io has the Writer of the 1.4 API, which writes whole files.
 package io
 
 import (
@@ -8,7 +8,7 @@ import (
 
 // Writer writes whole files.
 type Writer interface {
-	// WriteFile makes the file with the content, or replaces what it held.
+	// WriteFile creates the file, or replaces its content.
 	WriteFile(filename string, data []byte, perm os.FileMode) error
 }
 

@@ -1,4 +1,4 @@
-// Package iptables has the vocabulary of the node's packet filter.
+// Package iptables has the type of names of iptables chains.
 package iptables
 
 // Chain is the name of an iptables chain.

@@ -1,4 +1,4 @@
-// Package oom tells the kernel whom to kill first when memory runs out.
+// Package oom sets oom_score_adj, by which the kernel chooses the process to kill when memory runs out.
 package oom
 
 import (
@@ -20,7 +20,7 @@ type OOMAdjuster struct {
 	ApplyOOMScoreAdj func(pid, oomScoreAdj int) error
 }
 
-// NewOOMAdjuster makes an OOMAdjuster that tells the kernel.
+// NewOOMAdjuster returns an OOMAdjuster that writes the kernel's files.
 func NewOOMAdjuster() *OOMAdjuster { return &OOMAdjuster{ApplyOOMScoreAdj: apply} }
 
 func apply(pid, score int) error {

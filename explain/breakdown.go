@@ -8,29 +8,29 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// TimeBreakdown says where the time of a Pod's first start went, once the Pod is ready. Its parts follow one another without a gap, and what they take
-// sums to the whole: each moment belongs to the stage that the start waited for then.
+// TimeBreakdown says where the time of a Pod's first start went, once the Pod is ready. Its segments follow one another
+// without gaps, and their durations sum to the total: each moment belongs to the stage that the start waited for.
 type TimeBreakdown struct {
 	// From and To are the first and the last moment: accepted, and ready as the API shows it.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// TotalMs is the time between From and To.
 	TotalMs float64 `json:"totalMs"`
-	// UnaccountedMs is the part of TotalMs that no part names.
+	// UnaccountedMs is the part of TotalMs that no segment names.
 	UnaccountedMs float64   `json:"unaccountedMs"`
 	Segments      []Segment `json:"parts"`
 }
 
-// Segment is what a start waited for during a while.
+// Segment is what a start waited for during some time.
 type Segment struct {
 	// Name is a stage with its subject, or a hand-over between two components.
 	Name string `json:"name"`
-	// Owner is the component that had the Pod then; empty for a while that nobody accounts for.
+	// Owner is the component that worked on the Pod; empty for unaccounted time.
 	Owner string  `json:"owner,omitempty"`
 	Ms    float64 `json:"ms"`
 }
 
-// gap names the while between the end of one stage and the start of the next, by the two stages.
+// gap names the time between the end of one stage and the start of the next, by the two stages.
 type gap struct {
 	after, before string // empty stands for any
 	name, owner   string
@@ -39,12 +39,13 @@ type gap struct {
 // stageQueued is what package provision records while a claim waits for a worker.
 const stageQueued = "ProvisionQueued"
 
-// unaccounted names a while that no stage and no hand-over accounts for.
+// unaccounted names time that neither a stage nor a gap accounts for.
 const unaccounted = "unaccounted"
 
-// The first that fits counts. Every entry is work that is known to happen there; what fits none is unaccounted.
+// gaps has the known gaps: the work that happens between two stages. The first match counts; a gap without a match is
+// unaccounted.
 var gaps = []gap{
-	// What the node agent did stands in a record that was not asked.
+	// The kubelet's stages are in a record of another process.
 	{timeline.StageAccepted, timeline.StageObserved, unaccounted, ""},
 	{timeline.StageScheduled, timeline.StageObserved, unaccounted, ""},
 	{timeline.StageAttach, timeline.StageObserved, unaccounted, ""},
@@ -56,13 +57,13 @@ var gaps = []gap{
 	{timeline.StageProvisioning, timeline.StageBound, "volume written and bound", "provision, kube-controller-manager"},
 	{timeline.StageProvisioning, timeline.StageScheduled, "volume written, bound, pod bound", "scheduler"},
 	{timeline.StageSaving, timeline.StageScheduled, "volume bound, pod bound", "scheduler"},
-	// Several watches tell of this, and the node agent's may be the first.
+	// Several watches report this, and the kubelet's may be the first.
 	{timeline.StageSaving, timeline.StageSeen, "volume bound, pod bound", "scheduler"},
 	{timeline.StageProvisioning, timeline.StageSeen, "volume written, bound, pod bound", "scheduler"},
 	{timeline.StageBound, timeline.StageScheduled, "scheduler notices the bound claim", "scheduler"},
 	{timeline.StageBound, timeline.StageSeen, "scheduler notices the bound claim", "scheduler"},
 	{stageQueued, timeline.StageProvisioning, "provisioner queue", "provision"},
-	{timeline.StageScheduled, timeline.StageSeen, "watch: bound to node agent", "api"},
+	{timeline.StageScheduled, timeline.StageSeen, "watch: bound to kubelet", "api"},
 	{timeline.StageSeen, timeline.StageAdmitted, "admission", "kubelet"},
 	{timeline.StageSeen, "", "cgroups and directories", "kubelet"},
 	{timeline.StageAdmitted, "", "cgroups and directories", "kubelet"},
@@ -96,7 +97,7 @@ func newTimeBreakdown(pod timeline.Record, claims []timeline.Record) *TimeBreakd
 		case stage.Name == timeline.StageObserved && !complete:
 			a.To, complete = stage.Start, true
 		}
-		// Two watches tell of a new Pod, and the kubelet's may be the first.
+		// Two watches report a new Pod, and the kubelet's may be the first.
 		if a.From.IsZero() || stage.Start.Before(a.From) {
 			a.From = stage.Start
 		}
@@ -112,8 +113,8 @@ func newTimeBreakdown(pod timeline.Record, claims []timeline.Record) *TimeBreakd
 	return a
 }
 
-// claimStages are the stages of the claims while the Pod waits for its node. Then they say what the scheduler waits
-// for, and of its own stage only the end counts.
+// claimStages returns the stages of the claims while the Pod waits for its node. They say what the scheduler waits for,
+// so only the end of the scheduler's own stage counts.
 func claimStages(steps []timeline.Stage, claims []timeline.Record) []timeline.Stage {
 	var scheduled *timeline.Stage
 	for i := range steps {

@@ -31,11 +31,11 @@ func TestADriverThatDoesNotAnswerIsNamed(t *testing.T) {
 	explanation := ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) { mounting(rec, ref) }})
 	require.Equal(t, "DriverCall", explanation.Reason)
 	require.Equal(t, driver, explanation.HeldBy)
-	require.Contains(t, explanation.Verdict, "volume v: "+driver+" was asked for NodePublishVolume of volume pv-1 3.0 s ago")
+	require.Contains(t, explanation.Verdict, "volume v: "+driver+" was called for NodePublishVolume of volume pv-1 3.0 s ago")
 	var text bytes.Buffer
 	require.NoError(t, explain.Print(&text, explanation, 120))
 	require.Contains(t, text.String(), "for pvc/data", "the stage's cause")
-	require.Contains(t, text.String(), "Remedy: if it does not come")
+	require.Contains(t, text.String(), "Remedy: if it does not respond")
 }
 
 func TestADriverThatFailsIsNamedWithItsWords(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAnUnmountThatHangsOrFailsIsNamed(t *testing.T) {
 			Begin(driver, timeline.StageDriver, "NodeUnpublishVolume pv-1")
 	})
 	require.Equal(t, "DriverCall", explanation.Reason)
-	require.Contains(t, explanation.Verdict, "deleting for 5.0 s: its containers are stopped; "+driver+" was asked for NodeUnpublishVolume")
+	require.Contains(t, explanation.Verdict, "deleting for 5.0 s: its containers are stopped; "+driver+" was called for NodeUnpublishVolume")
 	explanation = asked(func(rec *timeline.Recorder, ref timeline.Ref) {
 		all := rec.Begin(ref, "kubelet", timeline.StageUnmount, "")
 		all.Begin("kubelet", timeline.StageUnmountOne, "v").End(errors.New("device or resource busy"))
@@ -91,6 +91,6 @@ func TestASlowAPIServerIsTheReasonWhenNothingElseIs(t *testing.T) {
 	explanation, err := explain.Explain(t.Context(), explain.Source{Client: client, Clock: clock}, explain.KindPod, "default", "web")
 	require.NoError(t, err)
 	require.Equal(t, "APIServerSlow", explanation.Reason)
-	require.Contains(t, explanation.Verdict, "the API server took 2.0 s to answer")
+	require.Contains(t, explanation.Verdict, "the API server took 2.0 s to respond")
 	require.NotEmpty(t, explanation.Remedy)
 }

@@ -37,17 +37,17 @@ func podUnscheduled(f *facts) *finding {
 	if len(f.pod.Spec.SchedulingGates) > 0 {
 		gate := f.pod.Spec.SchedulingGates[0].Name
 		found.reason, found.heldBy = "SchedulingGated", "gate "+gate
-		found.verdict = fmt.Sprintf("waiting %s: held back by scheduling gate %s, until somebody removes it", f.ago(since), gate)
+		found.verdict = fmt.Sprintf("waiting %s: held back by scheduling gate %s, until it is removed", f.ago(since), gate)
 	}
 	return found
 }
 
-// isUnseen reports whether something of that name could not be looked at.
+// isUnseen reports whether something of that name could not be read.
 func (f *facts) isUnseen(what string) bool {
 	return slices.ContainsFunc(f.unseen, func(text string) bool { return strings.HasPrefix(text, what) })
 }
 
-// nodeHints adds what is wrong with the nodes themselves, and what helps.
+// nodeHints adds problems of the nodes themselves, and their remedies.
 func (f *facts) nodeHints(found *finding) {
 	var cordoned, pressed []string
 	short := ""
@@ -68,7 +68,7 @@ func (f *facts) nodeHints(found *finding) {
 		found.reason, found.heldBy = "NodesUnderPressure", names("node", pressed)
 		found.verdict = fmt.Sprintf("waiting %s: %s under pressure: %s (%s)", f.ago(found.since),
 			allNodesText(names("node", pressed), len(pressed)), short, found.evidence[0].Text)
-		found.next, found.remedy = "berth kubectl describe node "+pressed[0], "free what the node is short of; its kubelet waits five minutes more before it trusts that"
+		found.next, found.remedy = "berth kubectl describe node "+pressed[0], "free the resource that the node is short of; its kubelet reports the pressure for five more minutes"
 	case len(cordoned) > 0 && len(cordoned) == len(f.nodes):
 		found.reason = "NodesCordoned"
 		found.verdict = fmt.Sprintf("waiting %s: %s cordoned (%s)", f.ago(found.since), allNodesText(names("node", cordoned), len(cordoned)),
@@ -99,7 +99,7 @@ func allNodesText(names string, count int) string {
 	return "all nodes are"
 }
 
-// claimProblem is what is wrong with the first claim that is not bound.
+// claimProblem returns a finding about the first claim that is not bound, nil if all are.
 func (f *facts) claimProblem() *finding {
 	for _, c := range f.claims {
 		if found := f.claimFinding(c); found != nil {
@@ -119,14 +119,14 @@ func (f *facts) claimFinding(c claim) *finding {
 	}
 	why := c.facts.unbound()
 	if why == nil || why.reason == "WaitForFirstConsumer" && f.hasSchedulerReason() {
-		return nil // then the scheduler's own reason says more
+		return nil // the scheduler's own reason is more specific
 	}
 	return &finding{state: Waiting, reason: why.reason, since: why.since, heldBy: why.heldBy, next: why.next, evidence: why.evidence,
 		remedy:  why.remedy,
 		verdict: fmt.Sprintf("waiting %s: claim %s (volume %s) %s", f.ago(why.since), c.name, c.volume, why.text)}
 }
 
-// hasSchedulerReason reports whether the scheduler has said why it cannot choose a node.
+// hasSchedulerReason reports whether the Pod's status has the scheduler's reason for not choosing a node.
 func (f *facts) hasSchedulerReason() bool {
 	scheduled := podutil.FindCondition(&f.pod.Status, corev1.PodScheduled)
 	return scheduled != nil && scheduled.Status == corev1.ConditionFalse && scheduled.Message != ""
@@ -142,7 +142,7 @@ func podVolumes(f *facts) *finding {
 	stage := f.openStage(timeline.StageVolume)
 	event := f.lastEvent("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 	if stage == nil && (event == nil || f.record.Ref.UID != "") {
-		return nil // with a record, the record is the truth and an event may be old
+		return nil // the record is authoritative; an event may be old
 	}
 	found := &finding{state: Waiting, reason: "MountVolume", next: f.kubectl("describe pod", f.pod.Name),
 		heldBy: "kubelet of node " + f.pod.Spec.NodeName}
@@ -157,7 +157,7 @@ func podVolumes(f *facts) *finding {
 	return found
 }
 
-// describeMount says how far the set-up of a volume is, by the kubelet's own record.
+// describeMount describes the progress of a volume's set-up by the kubelet's record.
 func (f *facts) describeMount(found *finding, stage *timeline.Stage) {
 	found.since = f.firstAttempt(*stage)
 	found.verdict = fmt.Sprintf("waiting %s: volume %s is being set up", f.ago(stage.Start), stage.Subject)
@@ -182,8 +182,8 @@ func (f *facts) describeMount(found *finding, stage *timeline.Stage) {
 	f.refineVolumeReason(found, stage.Subject)
 }
 
-// refineVolumeReason makes the reason of a failed mount more exact where the volume's kind tells more. The subject is the
-// volume's name; where only an event is known, any volume of the Pod may be meant.
+// refineVolumeReason makes the reason of a failed mount more specific by the volume's type. subject is the volume's name,
+// empty if only an event is known, which may be about any volume of the Pod.
 func (f *facts) refineVolumeReason(found *finding, subject string) {
 	for i := range f.pod.Spec.Volumes {
 		volume := &f.pod.Spec.Volumes[i]
@@ -203,8 +203,8 @@ func (f *facts) refineVolumeReason(found *finding, subject string) {
 	}
 }
 
-// blameMissing blames the first object of the kind that a volume needs and that is not there. The kubelet may have been told
-// something else: a node is not even told that an object is missing before the API server knows of its Pod.
+// blameMissing sets the reason to the first object of the kind that the volume needs and that does not exist. The
+// kubelet's own error may differ: the API server refuses a node's request until it has authorized the node for the Pod.
 func (f *facts) blameMissing(found *finding, volume, kind string, names map[string]bool) bool {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if !f.missing[kind+" "+name] {
@@ -222,7 +222,7 @@ func (f *facts) blameMissing(found *finding, volume, kind string, names map[stri
 	return false
 }
 
-// firstAttempt is when the first attempt at the stage began.
+// firstAttempt returns when the first attempt of the stage began.
 func (f *facts) firstAttempt(of timeline.Stage) time.Time {
 	for _, stage := range f.record.Stages {
 		if stage.Name == of.Name && stage.Subject == of.Subject {
@@ -296,7 +296,7 @@ func podContainers(f *facts) *finding {
 	return nil
 }
 
-// containerFinding is why a container is waiting, unless it merely has its turn later.
+// containerFinding says why a container is waiting, nil if it only waits for other containers.
 func (f *facts) containerFinding(what string, status corev1.ContainerStatus) *finding {
 	if found := f.imageFinding(what, status); found != nil {
 		return found

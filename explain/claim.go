@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// claimFacts is all that a verdict on a claim is drawn from.
+// claimFacts is the input of the verdict on a claim.
 type claimFacts struct {
 	now    time.Time
 	claim  *corev1.PersistentVolumeClaim
@@ -70,16 +70,15 @@ func apiMark(kind, name, stage string, t time.Time) Stage {
 	return Stage{Object: kind + "/" + name, Stage: timeline.Stage{Name: stage, Owner: "api", Attempt: 1, Start: t, End: t}}
 }
 
-// acceptedUnseen is said where a record begins after the API server's part, because whoever kept it saw only its own:
-// `berth controllers`, `berth node`.
-const acceptedUnseen = "stage Accepted: the berth that was asked does not watch for it; its time comes from the API, to the second"
+// acceptedUnseen is reported for a record of `berth controllers` or `berth node`, which records only its own stages.
+const acceptedUnseen = "stage Accepted: not recorded by the berth that was queried; its time comes from the API, to the second"
 
-// recordStartsAtProvisioning reports whether the record has the claim's provisioning and not what was before.
+// recordStartsAtProvisioning reports whether the record has the claim's provisioning, but no earlier stage.
 func recordStartsAtProvisioning(record timeline.Record) bool {
 	return !hasStage(record, timeline.StageAccepted) && hasStage(record, stageQueued, timeline.StageProvisioning, timeline.StageSaving)
 }
 
-// readClaimFacts reads what lies around a claim: its class, its volume, its events.
+// readClaimFacts reads a claim's class, volume and events.
 func readClaimFacts(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim,
 	miss func(string, error),
 ) *claimFacts {
@@ -91,7 +90,7 @@ func readClaimFacts(ctx context.Context, client kubernetes.Interface, claim *cor
 			f.class = class
 		case !apierrors.IsNotFound(err):
 			miss("storageclass "+name, err)
-			f.class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}} // as good as we know
+			f.class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}} // it may exist
 		}
 	}
 	if name := claim.Spec.VolumeName; name != "" {
@@ -191,7 +190,7 @@ func (f *claimFacts) explain() *finding {
 	return found
 }
 
-// terminating is why a claim that is being deleted is still there.
+// terminating says why a claim that is being deleted still exists.
 func (f *claimFacts) terminating(object string) *finding {
 	claim := f.claim
 	since := claim.DeletionTimestamp.Time
@@ -201,7 +200,7 @@ func (f *claimFacts) terminating(object string) *finding {
 		next:     kubectl(claim.Namespace, "get pvc", claim.Name+" -o jsonpath={.metadata.finalizers}")}
 	if slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection") && len(f.holders) > 0 {
 		found.reason, found.heldBy = "InUse", names("pod", f.holders)
-		found.verdict = fmt.Sprintf("deleting for %s: still used by %s; it goes when they are deleted", ago(f.now, since), names("pod", f.holders))
+		found.verdict = fmt.Sprintf("deleting for %s: still used by %s; it is removed when they are deleted", ago(f.now, since), names("pod", f.holders))
 		if f.ended {
 			found.verdict += ", also those that have ended"
 		}
@@ -221,7 +220,7 @@ func names(kind string, list []string) string {
 	return kind + " " + strings.Join(list, ", ")
 }
 
-// unbound is why the claim is not bound; nil if it is.
+// unbound says why the claim is not bound; nil if it is.
 func (f *claimFacts) unbound() *cause {
 	claim, class := f.claim, className(f.claim)
 	c := &cause{since: claim.CreationTimestamp.Time, next: kubectl(claim.Namespace, "describe pvc", claim.Name),
@@ -258,7 +257,7 @@ func (f *claimFacts) unbound() *cause {
 	return c
 }
 
-// provisioning says what a claim of a class that is there waits for.
+// provisioning says what a claim of an existing class waits for.
 func (f *claimFacts) provisioning(c *cause) {
 	claim := f.claim
 	c.heldBy = "provisioner " + f.class.Provisioner

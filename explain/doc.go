@@ -1,7 +1,8 @@
-// Package explain says why a Pod is not running yet, or how it came to run.
+// Package explain explains why a Pod is not running yet, or how it became ready; the same for claims, volumes, nodes and
+// workloads.
 //
-// The answer is data: a verdict in one sentence, the stages of the object's way, the evidence for the verdict,
-// and the next safe command. It is drawn from the API objects and from timeline's records. Where a record is
-// missing (another cluster's kubelet, a Pod older than the running berth) the answer is made from what the API
-// tells, and says what it could not see.
+// An [Explanation] is data: a verdict in one sentence, the stages that the object went through, the evidence for the
+// verdict, and the next safe command. It is derived from API objects and from timeline's records. Without a record (a
+// kubelet that is not Berth's, a Pod older than the running berth) it is derived from API objects alone, and names what
+// is unknown.
 package explain

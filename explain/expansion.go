@@ -15,7 +15,7 @@ func wantsExpansion(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase == corev1.ClaimBound && !have.IsZero() && want.Cmp(have) > 0
 }
 
-// expanding is who has to move before the claim has the size that it asks for; nil if it has.
+// expanding says what the claim's expansion waits for; nil if the claim has the size that it requests.
 func (f *claimFacts) expanding(object string) *finding {
 	if !wantsExpansion(f.claim) {
 		return nil
@@ -29,7 +29,7 @@ func (f *claimFacts) expanding(object string) *finding {
 		found.evidence = append(found.evidence, Evidence{object, "status.allocatedResourceStatuses[storage]", string(stage)})
 	}
 	if f.volume == nil || f.volume.Spec.CSI == nil {
-		found.verdict += "; its volume is not one of a CSI driver, and nobody makes such volumes larger"
+		found.verdict += "; its volume is not one of a CSI driver, and other volumes cannot be expanded"
 		return found
 	}
 	if size := f.volume.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(want) >= 0 {
@@ -40,7 +40,7 @@ func (f *claimFacts) expanding(object string) *finding {
 	return found
 }
 
-// controllerExpansion says what the driver, or who is to call it, has come to.
+// controllerExpansion describes the progress of the driver's part of an expansion.
 func (f *claimFacts) controllerExpansion(object string, found *finding) {
 	driver := f.volume.Spec.CSI.Driver
 	found.heldBy = "driver " + driver
@@ -71,7 +71,7 @@ func (f *claimFacts) controllerExpansion(object string, found *finding) {
 	}
 }
 
-// noResizer is for a claim that nobody has taken up.
+// noResizer describes an expansion that no resizer has started.
 func (f *claimFacts) noResizer(driver string, found *finding) {
 	if event := lastEvent(f.events, "VolumeResizeFailed"); event != nil {
 		found.reason = "ExpansionFailed"
@@ -80,11 +80,11 @@ func (f *claimFacts) noResizer(driver string, found *finding) {
 	}
 	found.heldBy = "resizer of driver " + driver
 	found.verdict += "; it waits for " + found.heldBy
-	found.remedy = "see that a resizer runs for the driver: `berth controllers --csi-driver` is one, `berth csi-provisioner " +
-		"--enable-resizer` beside the driver, or external-resizer"
+	found.remedy = "run a resizer for the driver: `berth controllers --csi-driver`, `berth csi-provisioner --enable-resizer` beside the " +
+		"driver, or external-resizer"
 }
 
-// nodeExpansion says what the node has come to, whose part is the file system.
+// nodeExpansion describes the progress of the node's part of an expansion, the file system.
 func (f *claimFacts) nodeExpansion(object string, found *finding) {
 	found.heldBy = "kubelet"
 	failed, open := lastAttempt(f.record, timeline.StageGrowing)
@@ -105,7 +105,7 @@ func (f *claimFacts) nodeExpansion(object string, found *finding) {
 		found.verdict += "; its volume has grown, and making the file system follow has failed: " + said
 	case stage == corev1.PersistentVolumeClaimControllerResizeInProgress:
 		found.heldBy = "resizer of driver " + f.volume.Spec.CSI.Driver
-		found.verdict += "; its volume has grown, and " + found.heldBy + " is about to say whether the node has a part in it"
+		found.verdict += "; its volume has grown, and " + found.heldBy + " is about to report whether the node must expand it, too"
 	case open != nil:
 		found.verdict += "; its volume has grown, and the file system follows since " + ago(f.now, open.Start)
 	case len(f.users) == 0:

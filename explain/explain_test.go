@@ -113,7 +113,7 @@ var scenes = map[string]struct {
 	}), objects: []runtime.Object{pressed(node(corev1.ConditionTrue))}}, explain.Waiting, "NodesUnderPressure",
 		"its only node n1 is under pressure: less than 2.0 GiB are free (0/1 nodes are available: 1 node(s) had untolerated taint(s))"},
 	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
-		explain.Waiting, "NodeMissing", "its node n2 is not in the cluster any more"},
+		explain.Waiting, "NodeMissing", "its node n2 does not exist any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},
 		explain.Waiting, "NodeNotReady", "waiting 5.0 s: its node n1 is not ready: network is down"},
 	"volume failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {

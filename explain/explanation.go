@@ -6,25 +6,25 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// The version of the answer's JSON. Fields are only ever added within one version.
+// The version and kind of an Explanation's JSON. Within one version fields are only added.
 const (
 	APIVersion = "explain.berth.dev/v1alpha1"
 	Kind       = "Explanation"
 )
 
-// State is the one word for how things stand.
+// State is an object's state in one word.
 type State string
 
-// The states of an answer.
+// The states of an object.
 const (
-	Ready       State = "Ready"       // it does what it is for
-	Succeeded   State = "Succeeded"   // it has done what it was for
-	Waiting     State = "Waiting"     // it will go on, or somebody must help it
-	Failed      State = "Failed"      // it will not go on by itself
+	Ready       State = "Ready"       // it works
+	Succeeded   State = "Succeeded"   // it has ended successfully
+	Waiting     State = "Waiting"     // it continues by itself, or after a user's action
+	Failed      State = "Failed"      // it does not continue by itself
 	Terminating State = "Terminating" // it is being deleted
 )
 
-// Explanation says how things stand with one object.
+// Explanation describes the state of one object and its cause.
 type Explanation struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -34,42 +34,42 @@ type Explanation struct {
 	Reason string `json:"reason"`
 	// Verdict is the cause in one sentence, for people.
 	Verdict string `json:"verdict"`
-	// Since is when the state began, as well as it is known.
+	// Since is when the state began, as far as known.
 	Since time.Time `json:"since,omitzero"`
-	// HeldBy is who has to move before the object can: a component, a node, a Pod, a finalizer. Empty if unknown.
+	// HeldBy names what the object waits for: a component, a node, a Pod, a finalizer, or "you". Empty if unknown.
 	HeldBy string `json:"heldBy,omitempty"`
-	// NextChangeAt is when it will move by itself, if that is known.
+	// NextChangeAt is when the state is expected to change by itself; zero if unknown.
 	NextChangeAt time.Time `json:"movesAt,omitzero"`
-	// TimeBreakdown says where the time of a Pod's start went; nil if no record tells.
+	// TimeBreakdown says where the time of a Pod's start went; nil without a record.
 	TimeBreakdown *TimeBreakdown `json:"account,omitempty"`
-	// Stages are the object's way in the order in which the stages began, those of its claims included.
+	// Stages are the stages that the object and its claims went through, in the order of their starts.
 	Stages []Stage `json:"stages"`
-	// Evidence is what the verdict rests on.
+	// Evidence are the facts that the verdict is derived from.
 	Evidence []Evidence `json:"evidence,omitempty"`
-	// Remedy is what a person can do about it, in the words of whoever failed; empty if nobody said.
+	// Remedy says what to do about it, in the words of the component that failed; empty if unknown.
 	Remedy string `json:"remedy,omitempty"`
-	// Next is a command that is safe to run and that helps; empty if nothing needs doing.
+	// Next is a safe and helpful command; empty if nothing needs to be done.
 	Next string `json:"next,omitempty"`
-	// Unseen says what could not be looked at, and why.
+	// Unseen names what could not be read, and why.
 	Unseen []string `json:"unseen,omitempty"`
 
 	crashed string // the container whose log belongs to the evidence
 }
 
-// Stage is one step of the way, with the object it belongs to and its time relative to the first step.
+// Stage is a stage with its object and its time relative to the first stage.
 type Stage struct {
 	timeline.Stage
 	// Object is "Pod/name" or "PersistentVolumeClaim/name".
 	Object string `json:"object"`
 	// OffsetMs is the time from the first stage's start to this one's.
 	OffsetMs float64 `json:"offsetMs"`
-	// DurationMs is how long it took, or has taken until now if it is not done.
+	// DurationMs is its duration, up to now if it is not done.
 	DurationMs float64 `json:"durationMs"`
 }
 
-// Evidence is one fact: where it was read and what it said.
+// Evidence is one fact and its source.
 type Evidence struct {
-	// Object is "Kind/name" of what was read.
+	// Object is "Kind/name" of the source.
 	Object string `json:"object"`
 	// Field is the path in the object, or "event".
 	Field string `json:"field"`

@@ -20,13 +20,13 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Records is where timeline's records are read: in the same process or over a running berth's socket.
+// Records reads timeline's records: those of this process, or those of a running berth over its socket.
 type Records interface {
-	// Record returns what is known of the object; false if nothing is.
+	// Record returns the record of the object; false if there is none.
 	Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error)
 }
 
-// facts is all that a verdict on a Pod is drawn from, read once.
+// facts is the input of the verdict on a Pod.
 type facts struct {
 	now        time.Time
 	pod        *corev1.Pod
@@ -38,7 +38,7 @@ type facts struct {
 	events     []corev1.Event
 	record     timeline.Record
 	records    []timeline.Record // of the claims
-	// missing are objects that the Pod names and that are not there, as "configmap NAME", "secret NAME".
+	// missing are objects that the Pod references and that do not exist, as "configmap NAME", "secret NAME".
 	missing map[string]bool
 	unseen  []string
 }
@@ -51,7 +51,7 @@ type claim struct {
 	facts  *claimFacts
 }
 
-// Pod explains one Pod. An error means that the question could not be answered at all: no such Pod, or no API.
+// Pod explains one Pod. It returns an error if the Pod cannot be read.
 func Pod(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	client, began := src.Client, src.now()
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -73,7 +73,7 @@ func Pod(ctx context.Context, src Source, namespace, name string) (*Explanation,
 	return explanation, nil
 }
 
-// addUnseen notes that something could not be looked at. A missing object is a fact, not a miss.
+// addUnseen records that something could not be read. An object that does not exist is a fact, and not unseen.
 func (f *facts) addUnseen(what string, err error) {
 	f.unseen = append(f.unseen, fmt.Sprintf("%s: %v", what, err))
 }
@@ -151,7 +151,7 @@ func eventTime(event corev1.Event) time.Time {
 
 func (f *facts) readRecords(ctx context.Context, records Records) {
 	if records == nil {
-		f.unseen = append(f.unseen, "stages: no running berth to ask; times come from the API, to the second")
+		f.unseen = append(f.unseen, "stages: no running berth to query; times come from the API, to the second")
 		return
 	}
 	record, found, err := records.Record(ctx, f.pod.UID)
@@ -174,8 +174,8 @@ func (f *facts) readRecords(ctx context.Context, records Records) {
 	}
 }
 
-// readMissing looks for the ConfigMaps and Secrets that the Pod names and that are not there. Secrets are looked for
-// by their metadata's name only; what is in them is never read into an answer.
+// readMissing finds the ConfigMaps and Secrets that the Pod references and that do not exist. The data of Secrets never
+// becomes part of an explanation.
 func (f *facts) readMissing(ctx context.Context, client kubernetes.Interface) {
 	look := func(kind, name string, err error) {
 		switch {
@@ -196,7 +196,7 @@ func (f *facts) readMissing(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-// references are the ConfigMaps and Secrets without which the Pod does not start.
+// references returns the ConfigMaps and Secrets without which the Pod does not start.
 func references(pod *corev1.Pod) (configMaps, secrets map[string]bool) {
 	configMaps, secrets = make(map[string]bool), make(map[string]bool)
 	note := func(set map[string]bool, name string, optional *bool) {
@@ -252,7 +252,7 @@ const (
 	logBytes = 4096
 )
 
-// addLog puts the last lines of a container that crashes into the evidence.
+// addLog adds the last log lines of a crashing container to the evidence.
 func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explanation *Explanation) {
 	if explanation.crashed == "" {
 		return
@@ -275,19 +275,19 @@ func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explana
 // lastEvent is the newest event of one of the reasons.
 func (f *facts) lastEvent(reasons ...string) *corev1.Event { return lastEvent(f.events, reasons...) }
 
-// openStage is the newest stage of that name that has not succeeded: it goes on, or ended with an error and was
-// not followed by a success.
+// openStage returns the newest stage of that name that has not succeeded: it is in progress, or failed and was not
+// followed by a success.
 func (f *facts) openStage(name string) *timeline.Stage {
-	settled := make(map[string]bool)
+	succeeded := make(map[string]bool)
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		stage := &f.record.Stages[i]
-		if stage.Name != name || settled[stage.Subject] {
+		if stage.Name != name || succeeded[stage.Subject] {
 			continue
 		}
 		if !stage.Done() || stage.Error != "" {
 			return stage
 		}
-		settled[stage.Subject] = true
+		succeeded[stage.Subject] = true
 	}
 	return nil
 }
@@ -313,11 +313,11 @@ func (f *facts) lastErrorOf(name string) string {
 	return ""
 }
 
-// hangThreshold is how long a call that is tried again after failures may take before it counts as hanging.
+// hangThreshold is the duration after which a call that is retried after failures counts as hanging.
 const hangThreshold = time.Second
 
-// openDriverCall is the call of a CSI driver that goes on. One that failed before is being tried again and is not worth
-// naming, unless it hangs; first says that none failed.
+// openDriverCall returns the CSI call in progress. A retry after a failure is returned only if it hangs; first says that
+// no call failed before.
 func (f *facts) openDriverCall(first bool) *timeline.Stage {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		stage := &f.record.Stages[i]
@@ -328,12 +328,12 @@ func (f *facts) openDriverCall(first bool) *timeline.Stage {
 	return nil
 }
 
-// describeCall words a call that goes on.
+// describeCall describes a call in progress.
 func (f *facts) describeCall(call *timeline.Stage) string {
 	name, volume, _ := strings.Cut(call.Subject, " ")
-	return fmt.Sprintf("%s was asked for %s of volume %s %s ago and has not answered", call.Owner, name, volume, f.ago(call.Start))
+	return fmt.Sprintf("%s was called for %s of volume %s %s ago and has not responded", call.Owner, name, volume, f.ago(call.Start))
 }
 
 func driverRemedy(call *timeline.Stage) string {
-	return "if it does not come, look into the log of the node part of " + call.Owner + " on this node"
+	return "if it does not respond, see the log of the node plugin of " + call.Owner + " on this node"
 }

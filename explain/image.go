@@ -11,8 +11,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// imageFinding says what the last pull of the container's image ended with: while the kubelet backs off, the status
-// only says that it does.
+// imageFinding says why the last pull of the container's image failed. During a back-off the status does not have the
+// error.
 func (f *facts) imageFinding(what string, status corev1.ContainerStatus) *finding {
 	waiting := status.State.Waiting
 	stage := f.openStage(timeline.StageImage)
@@ -54,7 +54,7 @@ func (f *facts) imageFinding(what string, status corev1.ContainerStatus) *findin
 	return found
 }
 
-// trimPullError is what the registry or the network said, without the wrapping that every failed pull has.
+// trimPullError returns the error of the registry or the network, without the wrapping of every failed pull.
 func trimPullError(text string) string {
 	for _, wrapping := range []string{"ErrImagePull: ", "rpc error: code = ", " desc = "} {
 		if _, rest, found := strings.Cut(text, wrapping); found {
@@ -64,10 +64,10 @@ func trimPullError(text string) string {
 	return text
 }
 
-// deniedPattern is how registries say that they do not give an image to whoever asks.
+// deniedPattern matches the errors of registries that deny access.
 var deniedPattern = regexp.MustCompile(`\b40[13]\b|unauthorized|authorization failed|denied|forbidden`)
 
-// isDenied reports whether the error of a pull says that the registry wants another login. The names in it say nothing: a
+// isDenied reports whether the error of a pull says that the registry denied access. Names in the error do not count: a
 // port may be 40312.
 func isDenied(text, image string) bool {
 	text, image = strings.ToLower(text), strings.ToLower(image)
@@ -83,7 +83,7 @@ func isDenied(text, image string) bool {
 	return deniedPattern.MatchString(text)
 }
 
-// checkPullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
+// checkPullSecrets sets the reason to the Pod's pull secrets if they do not exist or the registry rejected them.
 func (f *facts) checkPullSecrets(found *finding, refused bool) {
 	for _, secret := range f.pod.Spec.ImagePullSecrets {
 		if f.missing["secret "+secret.Name] {

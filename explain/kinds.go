@@ -87,11 +87,11 @@ func ParseKind(word string) (string, error) {
 	return "", fmt.Errorf("cannot explain %q: %s are known", word, strings.Join(firsts, ", "))
 }
 
-// Source is where answers are drawn from.
+// Source is what explanations are derived from.
 type Source struct {
-	// Client reads the API with whatever rights its user has; what it may not read stands in Answer.Unseen.
+	// Client reads the API with its user's rights; Explanation.Unseen names what it may not read.
 	Client kubernetes.Interface
-	// Records may be nil: then the API's own times stand in for stages.
+	// Records may be nil: then stages have the times of API objects.
 	Records Records
 	// Clock may be nil for the real one.
 	Clock clock.PassiveClock
@@ -104,11 +104,10 @@ func (s Source) now() time.Time {
 	return s.Clock.Now()
 }
 
-// slowAPIThreshold is how long the API server may take for one object before the answer mentions it.
+// slowAPIThreshold is the latency of the API server above which the explanation mentions it.
 const slowAPIThreshold = 500 * time.Millisecond
 
-// Explain explains one object. An error means that the question could not be answered at all: a kind that cannot be
-// explained, no such object, or no API.
+// Explain explains one object. It returns an error for an unknown kind, or if the object cannot be read.
 func Explain(ctx context.Context, src Source, kind, namespace, name string) (*Explanation, error) {
 	for _, info := range kinds() {
 		if info.name == kind {
@@ -122,17 +121,17 @@ func explainPod(ctx context.Context, src Source, namespace, name string) (*Expla
 	return Pod(ctx, src, namespace, name)
 }
 
-// inconclusiveReasons are the reasons that say no more than that somebody has not come to it yet.
+// inconclusiveReasons are the reasons that only say that a component has not acted yet.
 var inconclusiveReasons = []string{"Starting", "Unscheduled", "NotObserved", "TooFewPods", "TooManyPods", "Binding", "Provisioning", "MountVolume",
 	"AttachVolume", "Sandbox", "ProvisionerSilent", "Progressing"}
 
-// noteSlowAPI notes that the API server itself keeps everybody waiting. If nothing else is known to be wrong, that is why.
+// noteSlowAPI adds that the API server is slow. If the reason is inconclusive, that becomes the reason.
 func (a *Explanation) noteSlowAPI(began, ended time.Time) {
 	took := ended.Sub(began)
 	if took < slowAPIThreshold {
 		return
 	}
-	text := fmt.Sprintf("took %.1f s to answer for one object: it is slow or far away", took.Seconds())
+	text := fmt.Sprintf("took %.1f s to respond for one object: it is slow or far away", took.Seconds())
 	a.Evidence = append(a.Evidence, Evidence{Object: "API server", Field: "latency", Text: text})
 	if !a.Stuck() {
 		return
@@ -140,11 +139,11 @@ func (a *Explanation) noteSlowAPI(began, ended time.Time) {
 	a.Verdict += "; the API server " + text
 	if slices.Contains(inconclusiveReasons, a.Reason) {
 		a.Reason, a.HeldBy = "APIServerSlow", "API server"
-		a.Remedy = "see what the machine of the API server is short of: CPU, memory, or a disk that syncs fast enough for etcd"
+		a.Remedy = "check what the API server's machine is short of: CPU, memory, or disk speed for etcd"
 	}
 }
 
-// builder is the answer to one object in the making.
+// builder builds the explanation of one object.
 type builder struct {
 	src    Source
 	now    time.Time
@@ -153,11 +152,11 @@ type builder struct {
 	unseen []string
 }
 
-// newBuilder begins an answer: it reads the object's record. Whoever explains a controller's object needs none.
+// newBuilder returns a builder with the object's record.
 func (s Source) newBuilder(ctx context.Context, ref timeline.Ref, now time.Time) *builder {
 	q := &builder{src: s, now: now, ref: ref}
 	if s.Records == nil {
-		q.unseen = append(q.unseen, "stages: no running berth to ask; times come from the API, to the second")
+		q.unseen = append(q.unseen, "stages: no running berth to query; times come from the API, to the second")
 		return q
 	}
 	record, _, err := s.Records.Record(ctx, ref.UID)
@@ -172,7 +171,7 @@ func (q *builder) addUnseen(what string, err error) {
 	q.unseen = append(q.unseen, fmt.Sprintf("%s: %v", what, err))
 }
 
-// build finishes the answer with what was found.
+// build returns the explanation with the finding.
 func (q *builder) build(found *finding) *Explanation {
 	return &Explanation{
 		APIVersion: APIVersion, Kind: Kind, Object: q.ref,
@@ -182,7 +181,7 @@ func (q *builder) build(found *finding) *Explanation {
 	}
 }
 
-// mergeStages puts the stages of records on one time line.
+// mergeStages returns the stages of records in the order of their starts.
 func mergeStages(records []timeline.Record, now time.Time) []Stage {
 	all := []Stage{}
 	for _, record := range records {
@@ -193,7 +192,7 @@ func mergeStages(records []timeline.Record, now time.Time) []Stage {
 	return alignStages(all, now)
 }
 
-// alignStages sorts the stages by their start and gives each its place relative to the first.
+// alignStages sorts the stages by their starts and sets their offsets from the first.
 func alignStages(all []Stage, now time.Time) []Stage {
 	slices.SortStableFunc(all, func(a, b Stage) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
 	for i := range all {

@@ -107,7 +107,7 @@ func TestOtherKinds(t *testing.T) {
 	}{
 		"bound volume":    {explain.KindVolume, "x", volume(corev1.VolumeBound, ""), explain.Ready, "Bound", "bound to claim default/data"},
 		"kept volume":     {explain.KindVolume, "x", volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain), explain.Waiting, "Released", "kept with its data"},
-		"volume to go":    {explain.KindVolume, "x", volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), explain.Waiting, "Released", "its provisioner is to delete it"},
+		"volume to go":    {explain.KindVolume, "x", volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), explain.Waiting, "Released", "its provisioner has to delete it"},
 		"failed volume":   {explain.KindVolume, "x", volume(corev1.VolumeFailed, ""), explain.Failed, "Failed", "failed"},
 		"cordoned node":   {explain.KindNode, "n1", cordoned, explain.Waiting, "Cordoned", "the scheduler puts no new pods there"},
 		"silent node":     {explain.KindNode, "n1", silent, explain.Waiting, "NodeNotReady", "not ready for 5.0 s: network is down"},
@@ -176,7 +176,7 @@ func TestAStartIsAccountedFor(t *testing.T) {
 
 	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
-	want := []explain.Segment{{"Scheduled", "scheduler", 20}, {"watch: bound to node agent", "api", 3}, {"Sandbox", "kubelet", 100},
+	want := []explain.Segment{{"Scheduled", "scheduler", 20}, {"watch: bound to kubelet", "api", 3}, {"Sandbox", "kubelet", 100},
 		{"StartContainer main", "kubelet", 50}, {"status write and watch", "api", 7}}
 	var got []explain.Segment
 	for _, part := range explanation.TimeBreakdown.Segments {
@@ -287,8 +287,8 @@ func TestAClaimIsHeldByPodsThatHaveEnded(t *testing.T) {
 		})
 	}
 	for want, pods := range map[string][]runtime.Object{
-		"pod done; it goes when they are deleted, also those that have ended": {user("done", "n1", corev1.PodSucceeded)},
-		"pod runs; it goes when they are deleted": {
+		"pod done; it is removed when they are deleted, also those that have ended": {user("done", "n1", corev1.PodSucceeded)},
+		"pod runs; it is removed when they are deleted": {
 			user("runs", "n1", corev1.PodRunning)},
 	} {
 		client := fake.NewClientset(append(pods, claim.DeepCopy(), user("unscheduled", "", corev1.PodPending))...)
@@ -348,7 +348,7 @@ func growsInStages(t *testing.T, claim *corev1.PersistentVolumeClaim) {
 		{corev1.PersistentVolumeClaimControllerResizeInfeasible, "16Mi", corev1.PersistentVolumeClaimControllerResizeError,
 			"ExpansionInfeasible", "driver d.example cannot give it that: says who"},
 		{corev1.PersistentVolumeClaimControllerResizeInProgress, "64Mi", "", "ExpansionPending",
-			"resizer of driver d.example is about to say whether the node has a part in it"},
+			"resizer of driver d.example is about to report whether the node must expand it, too"},
 		{corev1.PersistentVolumeClaimNodeResizePending, "64Mi", corev1.PersistentVolumeClaimFileSystemResizePending,
 			"ExpansionPending", "the file system follows when a pod uses it"},
 		{corev1.PersistentVolumeClaimNodeResizeInProgress, "64Mi", corev1.PersistentVolumeClaimNodeResizeError,

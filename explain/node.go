@@ -22,7 +22,7 @@ func explainNode(ctx context.Context, src Source, _, name string) (*Explanation,
 		return nil, fmt.Errorf("read node %s: %w", name, err)
 	}
 	now := src.now()
-	q := &builder{src: src, now: now, ref: timeline.RefOf(KindNode, node)} // nobody records stages of Nodes
+	q := &builder{src: src, now: now, ref: timeline.RefOf(KindNode, node)} // no component records stages of Nodes
 	var heartbeat time.Time
 	lease, err := src.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -49,7 +49,7 @@ func explainNode(ctx context.Context, src Source, _, name string) (*Explanation,
 	return explanation, nil
 }
 
-// nodeState judges a Node; pods is how many run there, -1 if that is not known.
+// nodeState returns the finding about a Node; pods is the number of its running Pods, -1 if unknown.
 func nodeState(node *corev1.Node, heartbeat time.Time, pods int, now time.Time) *finding {
 	object := KindNode + "/" + node.Name
 	found := &finding{state: Ready, reason: "Ready", next: "berth kubectl describe node " + node.Name}
@@ -77,7 +77,7 @@ func nodeState(node *corev1.Node, heartbeat time.Time, pods int, now time.Time) 
 			found.verdict, found.since = "its kubelet has not reported yet", node.CreationTimestamp.Time
 		}
 		if !heartbeat.IsZero() {
-			found.verdict += fmt.Sprintf("; its kubelet was last heard of %s ago", ago(now, heartbeat))
+			found.verdict += fmt.Sprintf("; its kubelet last renewed its lease %s ago", ago(now, heartbeat))
 			found.evidence = append(found.evidence, Evidence{"Lease/" + node.Name, "spec.renewTime", heartbeat.UTC().Format(time.RFC3339)})
 		}
 	case len(trouble) > 0:

@@ -46,7 +46,7 @@ func replicaSetState(rs *appsv1.ReplicaSet, record timeline.Record, now time.Tim
 	for _, condition := range rs.Status.Conditions {
 		if condition.Type == appsv1.ReplicaSetReplicaFailure && condition.Status == corev1.ConditionTrue {
 			found.reason, found.since = condition.Reason, condition.LastTransitionTime.Time
-			found.verdict = fmt.Sprintf("waiting %s: %s, and no more can be made: %s", ago(now, found.since), count, condition.Message)
+			found.verdict = fmt.Sprintf("waiting %s: %s, and creating more failed: %s", ago(now, found.since), count, condition.Message)
 			found.evidence = []Evidence{{object, "status.conditions[ReplicaFailure]", condition.Message}}
 			return found
 		}
@@ -60,13 +60,13 @@ func replicaSetState(rs *appsv1.ReplicaSet, record timeline.Record, now time.Tim
 	switch {
 	case rs.Status.ObservedGeneration < rs.Generation:
 		found.reason, found.heldBy = "NotObserved", "replicaset controller"
-		found.verdict = "its controller has not looked at its newest form yet"
+		found.verdict = "its controller has not observed its latest generation yet"
 	case rs.Status.Replicas < want:
 		found.reason, found.heldBy = "TooFewPods", "replicaset controller"
-		found.verdict = fmt.Sprintf("waiting %s: %d of %d pods are made", ago(now, since), rs.Status.Replicas, want)
+		found.verdict = fmt.Sprintf("waiting %s: %d of %d pods are created", ago(now, since), rs.Status.Replicas, want)
 	case rs.Status.Replicas > want:
 		found.reason, found.heldBy = "TooManyPods", "replicaset controller"
-		found.verdict = fmt.Sprintf("%d pods are there where %d are wanted: the rest is being deleted", rs.Status.Replicas, want)
+		found.verdict = fmt.Sprintf("%d pods exist and %d are desired: the rest is being deleted", rs.Status.Replicas, want)
 	case rs.Status.ReadyReplicas < want:
 		found.reason = "PodsNotReady"
 		found.verdict = fmt.Sprintf("waiting %s: %s", ago(now, since), count)
@@ -85,7 +85,7 @@ func deletedOwner(object metav1.Object, name string, now time.Time) *finding {
 		evidence: []Evidence{{name, "metadata.finalizers", finalizers}}}
 }
 
-// adoptWorstPod finds the owner's worst Pod and takes over what holds it.
+// adoptWorstPod copies the cause of the owner's worst Pod to the finding.
 func (q *builder) adoptWorstPod(ctx context.Context, found *finding, owner metav1.Object) {
 	pods, err := q.src.Client.CoreV1().Pods(owner.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -147,7 +147,7 @@ func deploymentState(d *appsv1.Deployment, now time.Time) *finding {
 		return deletedOwner(d, object, now)
 	case status.ObservedGeneration < d.Generation:
 		found.reason, found.heldBy = "NotObserved", "deployment controller"
-		found.verdict = "its controller has not looked at its newest form yet"
+		found.verdict = "its controller has not observed its latest generation yet"
 	case status.UpdatedReplicas >= want && status.AvailableReplicas >= want && status.Replicas == want:
 		found.state, found.reason, found.next = Ready, "Available", ""
 		found.verdict = fmt.Sprintf("%d of %d pods are available and up to date", status.AvailableReplicas, want)
@@ -171,7 +171,7 @@ func deploymentState(d *appsv1.Deployment, now time.Time) *finding {
 	return found
 }
 
-// adoptNewestReplicaSet finds the deployment's newest ReplicaSet and takes over what holds it.
+// adoptNewestReplicaSet copies the cause of the deployment's newest ReplicaSet to the finding.
 func (q *builder) adoptNewestReplicaSet(ctx context.Context, found *finding, owner metav1.Object) {
 	list, err := q.src.Client.AppsV1().ReplicaSets(owner.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {

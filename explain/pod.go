@@ -13,7 +13,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// finding is what one rule found.
+// finding is the result of one rule.
 type finding struct {
 	state        State
 	reason       string
@@ -24,10 +24,10 @@ type finding struct {
 	next         string
 	heldBy       string
 	nextChangeAt time.Time
-	crashed      string // the container whose last words tell more
+	crashed      string // the container whose log is evidence
 }
 
-// The rules, in the order of a Pod's way read backwards: what ends it comes first, then what is missing earliest.
+// podRules are tried in this order: first what ends a Pod, then the stages of its start. The first finding counts.
 var podRules = []func(*facts) *finding{
 	podDeleted,
 	podFinished,
@@ -49,8 +49,8 @@ func (f *facts) explain() *Explanation {
 		explanation.Unseen = append(explanation.Unseen, acceptedUnseen)
 	}
 	if f.recordIsOfOtherNode() {
-		explanation.Unseen = append(explanation.Unseen, fmt.Sprintf("stages of the node agent: the berth that was asked is not that of node %s; "+
-			"`berth explain --socket` asks that one, there, if it was started with a --socket", f.pod.Spec.NodeName))
+		explanation.Unseen = append(explanation.Unseen, fmt.Sprintf("stages of the kubelet: the berth that was queried is not that of node %s; "+
+			"on that node, `berth explain --socket` queries its berth, if it was started with a --socket", f.pod.Spec.NodeName))
 	}
 	explanation.TimeBreakdown = newTimeBreakdown(f.record, f.records)
 	for _, rule := range podRules {
@@ -74,7 +74,7 @@ func (f *facts) explain() *Explanation {
 	return explanation
 }
 
-// currentStage is the stage that began last and goes on; nil if none does.
+// currentStage returns the stage in progress that began last; nil if there is none.
 func (f *facts) currentStage() *timeline.Stage {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		if stage := &f.record.Stages[i]; !stage.Done() {
@@ -93,7 +93,7 @@ func (f *facts) stages() []Stage {
 	var all []Stage
 	for _, record := range append([]timeline.Record{f.record}, f.records...) {
 		for _, stage := range record.Stages {
-			// What happened to a claim before this Pod was there is not on the Pod's way.
+			// Stages of a claim before the Pod was created are not the Pod's.
 			if record.Ref.Kind != "Pod" && stage.Done() && stage.End.Before(f.pod.CreationTimestamp.Time) {
 				continue
 			}
@@ -110,8 +110,8 @@ func (f *facts) stages() []Stage {
 	return alignStages(all, f.now)
 }
 
-// recordStartsOnNode reports whether the record has the Pod's start on its node and not what was before: that of a `berth node`. A
-// node agent that was restarted sees its Pods again, long after they were bound.
+// recordStartsOnNode reports whether the record has the Pod's start on its node, but no earlier stage: the record of a
+// `berth node`. A kubelet that was restarted sees its Pods again, long after they were bound.
 func (f *facts) recordStartsOnNode() bool {
 	bound := podutil.FindCondition(&f.pod.Status, corev1.PodScheduled)
 	if bound == nil || bound.Status != corev1.ConditionTrue || hasStage(f.record, timeline.StageAccepted) {
@@ -123,7 +123,8 @@ func (f *facts) recordStartsOnNode() bool {
 	})
 }
 
-// recordIsOfOtherNode reports whether the record is of a berth that has not the Pod: a node agent that has begun with it saw it.
+// recordIsOfOtherNode reports whether the record is of a berth on another node than the Pod's: it has no stages of a kubelet,
+// though the Pod has been started.
 func (f *facts) recordIsOfOtherNode() bool {
 	return f.pod.Status.StartTime != nil && len(f.record.Stages) > 0 && !hasStage(f.record, timeline.StageSeen)
 }
@@ -171,7 +172,7 @@ func podDeleted(f *facts) *finding {
 		f.describeUnmount(found)
 	case f.nodeUnready() != nil:
 		found.reason, found.heldBy = "NodeNotReady", "node "+f.pod.Spec.NodeName
-		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so nobody can stop its containers", f.ago(since),
+		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so its containers cannot be stopped", f.ago(since),
 			f.pod.Spec.NodeName)
 		found.next = "berth explain node/" + f.pod.Spec.NodeName
 	default:
@@ -181,7 +182,7 @@ func podDeleted(f *facts) *finding {
 	return found
 }
 
-// describeUnmount says how far a Pod's volumes are on their way off the node.
+// describeUnmount describes the progress of unmounting a Pod's volumes.
 func (f *facts) describeUnmount(found *finding) {
 	found.reason, found.heldBy = "Unmounting", "kubelet of node "+f.pod.Spec.NodeName
 	found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(found.since))
@@ -241,7 +242,7 @@ func podNodeGone(f *facts) *finding {
 			return nil
 		}
 		return &finding{state: Waiting, reason: "NodeMissing", since: f.pod.CreationTimestamp.Time,
-			verdict: fmt.Sprintf("its node %s is not in the cluster any more", f.pod.Spec.NodeName),
+			verdict: fmt.Sprintf("its node %s does not exist any more", f.pod.Spec.NodeName),
 			next:    f.kubectl("delete pod", f.pod.Name)}
 	}
 	if condition := f.nodeUnready(); condition != nil {
@@ -279,7 +280,7 @@ func podReady(f *facts) *finding {
 	return nil
 }
 
-// startDuration is the time from the Pod's acceptance until it was first ready, if the record tells both.
+// startDuration returns the time from the Pod's acceptance until it was first ready, 0 if the record lacks one of them.
 func (f *facts) startDuration() time.Duration {
 	var accepted, ready time.Time
 	for _, stage := range f.record.Stages {

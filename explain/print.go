@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Style is how an answer is written for people.
+// Style is how an explanation is printed for people.
 type Style struct {
 	// Width is the terminal's width in columns; 0 means that the output is not a terminal, and then no bars are drawn.
 	Width int
@@ -44,11 +44,11 @@ func (s Style) state(state State, text string) string {
 	}
 }
 
-// Print writes the answer for people, without colours. Width is the terminal's width in columns; 0 means that the
+// Print prints the explanation for people, without colours. width is the terminal's width in columns; 0 means that the
 // output is not a terminal, and then no bars are drawn.
 func Print(w io.Writer, a *Explanation, width int) error { return Style{Width: width}.Print(w, a) }
 
-// Print writes the answer: the verdict, the stages, where the time went, the evidence, the next command.
+// Print prints the verdict, the stages, where the time went, the evidence, and the next command.
 func (s Style) Print(w io.Writer, a *Explanation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", s.paint(bold, Title(a)), s.state(a.State, oneLine(a.Verdict)))
@@ -56,7 +56,7 @@ func (s Style) Print(w io.Writer, a *Explanation) error {
 		fmt.Fprintf(&b, "Held by: %s\n", a.HeldBy)
 	}
 	if !a.NextChangeAt.IsZero() && a.Stuck() {
-		fmt.Fprintf(&b, "Moves by itself at: %s\n", a.NextChangeAt.Local().Format(time.TimeOnly))
+		fmt.Fprintf(&b, "Next change expected at: %s\n", a.NextChangeAt.Local().Format(time.TimeOnly))
 	}
 	if len(a.Stages) > 0 {
 		b.WriteString("\n")
@@ -84,7 +84,7 @@ func (s Style) Print(w io.Writer, a *Explanation) error {
 	return err
 }
 
-// Title names the answer's object: "Pod default/web", "Node n1".
+// Title names the explanation's object: "Pod default/web", "Node n1".
 func Title(a *Explanation) string {
 	if a.Object.Namespace == "" {
 		return a.Object.Kind + " " + a.Object.Name
@@ -92,7 +92,7 @@ func Title(a *Explanation) string {
 	return a.Object.Kind + " " + a.Object.Namespace + "/" + a.Object.Name
 }
 
-// oneLine keeps what others wrote (container logs, drivers' errors) from moving the cursor or breaking lines.
+// oneLine removes line breaks and control characters from texts of others (container logs, drivers' errors).
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -105,7 +105,7 @@ func oneLine(text string) string {
 	}, strings.TrimSpace(text))
 }
 
-// PrintList writes a line for each answer: what, state, since when, why.
+// PrintList prints a line for each explanation: object, state, reason, age, verdict.
 func (s Style) PrintList(w io.Writer, explanations []*Explanation, now time.Time) error {
 	var b strings.Builder
 	title, reason := len("OBJECT"), len("REASON")
@@ -163,10 +163,10 @@ func clip(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// minShownMs is the least that a part of the account must have taken to be shown to people.
+// minShownMs is the minimum duration of a segment that is shown to people.
 const minShownMs = 0.05
 
-// minWhyWidth is the room, in columns, that a verdict needs beside the other columns.
+// minWhyWidth is the minimum width of a verdict beside the other columns.
 const minWhyWidth = 40
 
 const (
@@ -175,7 +175,7 @@ const (
 	minBarWidth = 10
 )
 
-// waterfall writes a line a stage: its name, when it began and how long it took, and a bar to scale.
+// waterfall prints a line for each stage: its name, offset, duration, and a bar to scale.
 func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 	total := 0.0
 	for _, stage := range stages {
@@ -209,15 +209,15 @@ func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 	}
 }
 
-// minShownWaitMs is the least wait in a queue that is worth a line.
+// minShownWaitMs is the minimum wait in a queue that is shown.
 const minShownWaitMs = 5
 
-// stageNote is what else a person wants to know of a stage: how long it waited for its turn and, unless it went well, for
-// which object it works.
+// stageNote returns further facts of a stage: how long it waited in a queue and, unless it succeeded, for which object it
+// works.
 func stageNote(stage Stage) string {
 	var parts []string
 	if stage.WaitMs >= minShownWaitMs {
-		parts = append(parts, fmt.Sprintf("waited %.0f ms for its turn", stage.WaitMs))
+		parts = append(parts, fmt.Sprintf("waited %.0f ms in a queue", stage.WaitMs))
 	}
 	if stage.Cause != nil && (!stage.Done() || stage.Error != "") {
 		parts = append(parts, fmt.Sprintf("for %s/%s", Words(stage.Cause.Kind)[0], stage.Cause.Name))
@@ -267,7 +267,7 @@ func bar(stage Stage, total float64, width int) (blank, mark string) {
 	return strings.Repeat(" ", from), strings.Repeat(mark, length)
 }
 
-// breakdown writes where the time of a start went, in the order in which it went.
+// breakdown prints where the time of a start went, in order.
 func (s Style) breakdown(b *strings.Builder, a *TimeBreakdown) {
 	fmt.Fprintf(b, "\nWhere %.1f ms went:\n", a.TotalMs)
 	for _, part := range a.Segments {

@@ -21,10 +21,10 @@ const maxConcurrentExplanations = 8
 
 type candidate struct{ kind, namespace, name string }
 
-// Stuck explains everything of the namespace (all, if empty) that is not where it should be, the worst first: failed
-// before waiting before terminating, and the oldest first. The selector is a label selector as kubectl takes it; with
-// a namespace or a selector, what lies in no namespace is left out. Kinds that may not be listed are named in the
-// second result; only if none may be listed is there an error.
+// Stuck explains every object of the namespace (all, if empty) that is not ready, the worst first: failed before waiting
+// before terminating, and then the oldest first. The selector is a label selector in kubectl's syntax; with a namespace
+// or a selector, cluster-scoped objects are omitted. The second result names the kinds that could not be listed; if none
+// could be, there is an error.
 func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Explanation, []string, error) {
 	found, unseen, err := candidates(ctx, src, namespace, selector)
 	if err != nil {
@@ -51,7 +51,7 @@ func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Expl
 	return explanations, unseen, nil
 }
 
-// Stuck reports whether the object is not where it should be.
+// Stuck reports whether the object is neither ready nor succeeded.
 func (a *Explanation) Stuck() bool { return a.State != Ready && a.State != Succeeded }
 
 // compare orders the worse first.

@@ -78,23 +78,23 @@ func volumeState(pv *corev1.PersistentVolume, record timeline.Record, now time.T
 			found.reason, found.verdict = "Reclaiming", fmt.Sprintf("deleting for %s: its data is being deleted", ago(now, since))
 		} else if pv.Status.Phase == corev1.VolumeBound {
 			found.reason, found.heldBy = "InUse", claim
-			found.verdict = fmt.Sprintf("deleting for %s: still bound to %s; it goes when the claim does", ago(now, since), claim)
+			found.verdict = fmt.Sprintf("deleting for %s: still bound to %s; it is removed when the claim is deleted", ago(now, since), claim)
 		}
 		found.evidence = append(found.evidence, Evidence{object, "metadata.finalizers", strings.Join(pv.Finalizers, ", ")})
 	case pv.Status.Phase == corev1.VolumeBound:
 		found.verdict, found.next = "bound to "+claim, ""
 	case pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		found.state = Waiting
-		found.verdict = fmt.Sprintf("waiting %s: released by %s, its provisioner is to delete it", ago(now, since), claim)
+		found.verdict = fmt.Sprintf("waiting %s: released by %s, its provisioner has to delete it", ago(now, since), claim)
 	case pv.Status.Phase == corev1.VolumeReleased:
 		found.state = Waiting
-		found.verdict = fmt.Sprintf("released by %s %s ago and kept with its data (reclaim policy %s): nobody takes it until you delete it "+
+		found.verdict = fmt.Sprintf("released by %s %s ago and kept with its data (reclaim policy %s): it stays unused until you delete it "+
 			"or clear spec.claimRef", claim, ago(now, since), pv.Spec.PersistentVolumeReclaimPolicy)
 	case pv.Status.Phase == corev1.VolumeFailed:
 		found.state, found.verdict = Failed, "failed: "+pv.Status.Message
 		found.evidence = append(found.evidence, Evidence{object, "status.message", pv.Status.Message})
 	default:
-		found.reason, found.verdict, found.next = string(corev1.VolumeAvailable), "free: no claim has taken it yet", ""
+		found.reason, found.verdict, found.next = string(corev1.VolumeAvailable), "available: it is not bound to a claim", ""
 	}
 	return found
 }
@@ -126,7 +126,7 @@ func attachProblem(attachment *storagev1.VolumeAttachment) string {
 	return ""
 }
 
-// attachFacts is what keeps one volume of a Pod from being attached to the Pod's node.
+// attachFacts are the facts about attaching one volume of a Pod to the Pod's node.
 type attachFacts struct {
 	volume       string // the name of the PersistentVolume
 	driver       string // of CSI, else empty
@@ -135,7 +135,7 @@ type attachFacts struct {
 	attachments  []storagev1.VolumeAttachment
 }
 
-// readAttach looks at the volumes behind the Pod's bound claims, of drivers that attach.
+// readAttach reads the volumes of the Pod's bound claims, of drivers that attach.
 func (f *facts) readAttach(ctx context.Context, client kubernetes.Interface) {
 	var csiNode *storagev1.CSINode
 	for _, c := range f.claims {
@@ -181,7 +181,7 @@ func registered(node *storagev1.CSINode, driver string) bool {
 	return false
 }
 
-// readHeartbeats reads the nodes that hold a volume which the Pod waits for, for their last heartbeat.
+// readHeartbeats reads the last heartbeats of the nodes that have a volume which the Pod waits for.
 func (f *facts) readHeartbeats(ctx context.Context, client kubernetes.Interface) {
 	f.heartbeats = make(map[string]time.Time)
 	for _, a := range f.attach {
@@ -201,7 +201,7 @@ func (f *facts) readHeartbeats(ctx context.Context, client kubernetes.Interface)
 	}
 }
 
-// podAttach is why a volume is not attached to the Pod's node: who has it, or what the driver said.
+// podAttach says why a volume is not attached to the Pod's node.
 func podAttach(f *facts) *finding {
 	if f.started() {
 		return nil
@@ -223,7 +223,7 @@ func podAttach(f *facts) *finding {
 	return f.attachStageFinding(since)
 }
 
-// attachmentFinding is the verdict on a volume that another node has, or that the driver could not attach here.
+// attachmentFinding returns the finding about a volume that is attached to another node, or that failed to attach.
 func (f *facts) attachmentFinding(a attachFacts, object string) *finding {
 	since := f.pod.CreationTimestamp.Time
 	for i := range a.attachments {
@@ -239,9 +239,9 @@ func (f *facts) attachmentFinding(a attachFacts, object string) *finding {
 				since := attachment.CreationTimestamp.Time
 				evidence[0].Field, evidence[0].Text = "status.attached", "false"
 				return &finding{state: Waiting, reason: "AttachVolume", since: since, heldBy: "attacher of driver " + a.driver, evidence: evidence,
-					verdict: fmt.Sprintf("waiting %s: volume %s is to be attached to node %s; the attacher of driver %s was asked %s ago and has "+
-						"not answered", f.ago(f.pod.CreationTimestamp.Time), a.volume, where, a.driver, f.ago(since)),
-					remedy: "see that the attacher of driver " + a.driver + " (the controller part of the driver) runs",
+					verdict: fmt.Sprintf("waiting %s: volume %s is to be attached to node %s; the attacher of driver %s was called %s ago and has "+
+						"not responded", f.ago(f.pod.CreationTimestamp.Time), a.volume, where, a.driver, f.ago(since)),
+					remedy: "check that the attacher of driver " + a.driver + " (beside its controller plugin) is running",
 					next:   "berth kubectl describe volumeattachment " + attachment.Name}
 			}
 			evidence[0].Field, evidence[0].Text = "status.attachError", problem
@@ -272,7 +272,7 @@ func (f *facts) attachmentFinding(a attachFacts, object string) *finding {
 	return nil
 }
 
-// attachStageFinding is what the attach/detach controller itself recorded.
+// attachStageFinding returns the finding of the attach/detach controller's own record.
 func (f *facts) attachStageFinding(since time.Time) *finding {
 	stage := f.openStage(timeline.StageAttach)
 	if stage == nil {

@@ -86,9 +86,9 @@ func driverCauses(t *testing.T, c *cluster) []causeCase {
 			setUp: manifest(csiVolume(absentDriver, "no-driver"), onNode("no-driver", homeNode))},
 		{name: "driver call failing", reason: "DriverCallFailed", object: "call-fails", wantText: "planned failure of NodePublishVolume",
 			setUp: manifest(csiVolume(plannedDriver, "call-fails"), onNode("call-fails", homeNode))},
-		{name: "driver call hanging", reason: "DriverCall", object: "call-hangs", wantText: "csi driver planned.example was asked for NodePublishVolume",
+		{name: "driver call hanging", reason: "DriverCall", object: "call-hangs", wantText: "csi driver planned.example was called for NodePublishVolume",
 			setUp: manifest(csiVolume(plannedDriver, "call-hangs"), onNode("call-hangs", homeNode))},
-		{name: "unmount hanging", reason: "DriverCall", object: "stuck", wantText: "csi driver planned.example was asked for NodeUnpublishVolume",
+		{name: "unmount hanging", reason: "DriverCall", object: "stuck", wantText: "csi driver planned.example was called for NodeUnpublishVolume",
 			setUp: inOrder(manifest(csiVolume(plannedDriver, "stuck"), onNode("stuck", homeNode)), func(_ *testing.T, c *cluster, _ *explainLoop) {
 				c.waitPod("name=stuck", "ready", isReady)
 			}, command("delete", "pod", "stuck", "--grace-period=1", "--wait=false")), undo: heal},
@@ -132,9 +132,9 @@ func attachCauses(t *testing.T, c *cluster) []causeCase {
 			setUp: manifest(deadNode, csiVolume(attachedDriver, "held"), onNode("held", "dead"))},
 		{name: "volume held by another node", reason: "VolumeHeld", object: "wants-held", wantText: "volume held is attached to node dead for ",
 			setUp: inOrder(func(t *testing.T, _ *cluster, a *explainLoop) { attached(t, a, "held") }, manifest(second))},
-		{name: "node gone", reason: "NodeMissing", object: "held", wantText: "node dead is not in the cluster any more",
+		{name: "node gone", reason: "NodeMissing", object: "held", wantText: "node dead does not exist any more",
 			setUp: command("delete", "node", "dead")},
-		{name: "no attacher", reason: "AttachVolume", object: "unattached", wantText: "the attacher of driver attached.example was asked",
+		{name: "no attacher", reason: "AttachVolume", object: "unattached", wantText: "the attacher of driver attached.example was called",
 			setUp: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", homeNode))},
 		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", wantText: "cannot be attached to node " + homeNode,
 			setUp: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", homeNode))},

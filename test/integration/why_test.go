@@ -201,7 +201,7 @@ func checkWithoutRecords(t *testing.T, a *explainLoop, cause causeCase) {
 	require.NoError(t, err)
 	require.True(t, answer.Stuck(), "%+v", answer)
 	if cause.kind != explain.KindNode && cause.kind != explain.KindDeployment { // no component records stages of these
-		require.Contains(t, strings.Join(answer.Unseen, "\n"), "no running berth to ask")
+		require.Contains(t, strings.Join(answer.Unseen, "\n"), "no running berth to query")
 	}
 }
 

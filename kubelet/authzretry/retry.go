@@ -12,10 +12,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// maxRetries is the number of retries. The wait before the first is initialBackoff and doubles each time: about one
-// second in all.
 const (
-	// maxRetries is how often is asked again, after initialBackoff doubling: for about a second in all.
+	// maxRetries is the number of retries. The wait before the first is initialBackoff and doubles each time: about one
+	// second in all.
 	maxRetries     = 8
 	initialBackoff = 4 * time.Millisecond
 )

@@ -62,11 +62,11 @@ func (m *Manager) dueRefreshes() (due []string, next time.Duration) {
 	defer m.mu.Unlock()
 	now := m.deps.Clock.Now()
 	for name := range m.infos {
-		_, asked := m.requested[name]
+		_, requested := m.requested[name]
 		period := m.deps.RefreshPeriod(name)
 		left := period - now.Sub(m.lastRefresh[name])
 		switch {
-		case asked || period > 0 && left <= 0:
+		case requested || period > 0 && left <= 0:
 			due = append(due, name)
 			m.lastRefresh[name] = now // whether it responds or not
 		case period > 0 && (next == 0 || left < next):

@@ -87,8 +87,14 @@ func New(deps Deps, config Config) (*Manager, error) {
 	switch {
 	case config.NodeName == "":
 		return nil, errors.New("csinode: Config.NodeName is required")
-	case deps.Client == nil || deps.Drivers == nil || deps.Registered == nil || deps.Node == nil:
-		return nil, errors.New("csinode: Deps.Client, Deps.Drivers, Deps.Registered and Deps.Node are required")
+	case deps.Client == nil:
+		return nil, errors.New("csinode: Deps.Client is required")
+	case deps.Drivers == nil:
+		return nil, errors.New("csinode: Deps.Drivers is required")
+	case deps.Registered == nil:
+		return nil, errors.New("csinode: Deps.Registered is required")
+	case deps.Node == nil:
+		return nil, errors.New("csinode: Deps.Node is required")
 	}
 	if deps.NotReady == nil {
 		deps.NotReady = func(error) {}

@@ -214,7 +214,7 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 	case request.Policy == corev1.PullNever:
 		// The message is the same for a Pod that may not use the image: it must not learn that the image exists.
 		return nil, m.fail(request, &Error{
-			Remedy: "bring the image to the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
+			Remedy: "import the image on the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
 				"pulled with a login, give the pod that login (imagePullSecrets)",
 			Reason:  ReasonNeverPull,
 			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", request.Image),

@@ -67,7 +67,7 @@ func KernelHostname(pod *corev1.Pod, hostname, domain string) (string, error) {
 	}
 	whole := hostname + "." + domain
 	if len(whole) > maxKernelHostname {
-		return "", fmt.Errorf("set hostname %q as spec.setHostnameAsFQDN asks: it has %d characters, the maximum is %d",
+		return "", fmt.Errorf("set hostname %q for spec.setHostnameAsFQDN: it has %d characters, the maximum is %d",
 			whole, len(whole), maxKernelHostname)
 	}
 	return whole, nil

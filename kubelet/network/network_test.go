@@ -59,7 +59,7 @@ func TestKernelHostname(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "h", name)
 	_, err = KernelHostname(fqdn, strings.Repeat("h", 40), "sub.shop.svc.cluster.local")
-	require.ErrorContains(t, err, "67 characters, 64 are the most")
+	require.ErrorContains(t, err, "67 characters, the maximum is 64")
 }
 
 func TestHosts(t *testing.T) {

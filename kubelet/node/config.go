@@ -82,14 +82,15 @@ func DefaultThresholds() *Thresholds {
 	return &Thresholds{MemoryAvailable: 100 << 20, DiskAvailable: 0.10, InodesFree: 0.05}
 }
 
-func (c *Config) validate() error {
+// complete checks the configuration and sets its defaults.
+func (c *Config) complete() error {
 	switch {
 	case c.Name == "":
-		return errors.New("node: Config.Name is empty")
+		return errors.New("node: Config.Name is required")
 	case strings.ToLower(c.Name) != c.Name:
 		return fmt.Errorf("node: Config.Name %q: node names are lower case", c.Name)
 	case len(c.IPs) == 0:
-		return errors.New("node: Config.IPs is empty: a node needs an address")
+		return errors.New("node: Config.IPs is required: a node needs an address")
 	case c.MaxPods < 0:
 		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
 	case c.LeaseDuration < 0 || c.ReportInterval < 0:
@@ -147,9 +148,15 @@ type Deps struct {
 	Logger   *slog.Logger
 }
 
-func (d *Deps) validate() error {
-	if d.Client == nil || d.Runtime == nil || d.Machine == nil {
-		return errors.New("node: Deps.Client, Deps.Runtime and Deps.Machine are required")
+// complete checks the dependencies and sets the defaults of those that are optional.
+func (d *Deps) complete() error {
+	switch {
+	case d.Client == nil:
+		return errors.New("node: Deps.Client is required")
+	case d.Runtime == nil:
+		return errors.New("node: Deps.Runtime is required")
+	case d.Machine == nil:
+		return errors.New("node: Deps.Machine is required")
 	}
 	if d.LeaseClient == nil {
 		d.LeaseClient = d.Client

@@ -51,7 +51,7 @@ type Manager struct {
 	registered chan struct{} // closed when the Node exists
 
 	// The fields below are used by the goroutine of the status writer only.
-	seen           observed
+	observed       observed
 	runtimeSeen    time.Time // time of the runtime's last response; zero: none yet
 	runtimeErr     error
 	nextRuntime    time.Time
@@ -80,7 +80,7 @@ type Manager struct {
 
 // New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
-	if err := errors.Join(config.validate(), deps.validate()); err != nil {
+	if err := errors.Join(config.complete(), deps.complete()); err != nil {
 		return nil, err
 	}
 	return &Manager{
@@ -256,7 +256,7 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 		m.deps.Logger.Warn("failed to write node status; retrying", "node", m.config.Name, "error", err)
 		return m.backoff()
 	}
-	if m.runtimeErr != nil || len(m.seen.notReady) > 0 {
+	if m.runtimeErr != nil || len(m.observed.notReady) > 0 {
 		return m.backoff()
 	}
 	m.retry = 0
@@ -280,19 +280,19 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	imagesDue := m.imagesStale || !now.Before(m.nextImages)
 	m.runtimeStale, m.imagesStale = false, false
 	gen = m.volumesGen
-	m.seen.volumes, m.seen.volumesOK, m.seen.ips = m.volumes, gen > 0, m.ips
+	m.observed.volumes, m.observed.volumesOK, m.observed.ips = m.volumes, gen > 0, m.ips
 	reasons := maps.Clone(m.notReadyReasons)
 	m.mu.Unlock()
 
-	if m.seen.info.Cores == 0 {
-		if m.seen.info, err = m.deps.Machine.Info(); err != nil {
+	if m.observed.info.Cores == 0 {
+		if m.observed.info, err = m.deps.Machine.Info(); err != nil {
 			return gen, fmt.Errorf("read machine properties: %w", err)
 		}
 	}
-	if m.seen.usage, err = m.deps.Machine.Usage(); err != nil {
+	if m.observed.usage, err = m.deps.Machine.Usage(); err != nil {
 		return gen, fmt.Errorf("read machine usage: %w", err)
 	}
-	m.seen.pressure = m.holdPressure(pressureOf(m.config.Thresholds, m.seen.usage), now)
+	m.observed.pressure = m.holdPressure(pressureOf(m.config.Thresholds, m.observed.usage), now)
 	if runtimeDue {
 		m.refreshRuntime(ctx)
 		m.nextRuntime = now.Add(runtimeInterval)
@@ -301,8 +301,8 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 		m.refreshImages(ctx)
 		m.nextImages = now.Add(imagesInterval)
 	}
-	m.seen.notReady = m.notReady(reasons, now)
-	if runtimeDue && (m.runtimeErr != nil || len(m.seen.notReady) > 0) {
+	m.observed.notReady = m.notReady(reasons, now)
+	if runtimeDue && (m.runtimeErr != nil || len(m.observed.notReady) > 0) {
 		m.nextRuntime = now.Add(retryMin) // the timer retries with backoff; events in between do not
 	}
 	return gen, nil
@@ -335,7 +335,7 @@ func (m *Manager) refreshRuntime(ctx context.Context) {
 		m.deps.Logger.Warn("failed to read status of container runtime", "error", err)
 		return
 	}
-	m.seen.runtime, m.seen.version = status, version
+	m.observed.runtime, m.observed.version = status, version
 	m.runtimeSeen = m.deps.Clock.Now()
 	m.deps.OnRuntime(status)
 }
@@ -351,9 +351,9 @@ func (m *Manager) refreshImages(ctx context.Context) {
 		return
 	}
 	m.deps.OnImages(response.Images, listedAt)
-	m.seen.images = slices.Clone(response.Images)
-	if m.seen.images == nil {
-		m.seen.images = noImages
+	m.observed.images = slices.Clone(response.Images)
+	if m.observed.images == nil {
+		m.observed.images = noImages
 	}
 }
 
@@ -368,7 +368,7 @@ func (m *Manager) notReady(reasons map[string]error, now time.Time) []string {
 	case m.runtimeErr != nil && now.Sub(m.runtimeSeen) >= runtimeGrace:
 		list = append(list, "container runtime is down")
 	}
-	list = append(list, runtimeReasons(m.seen.runtime)...)
+	list = append(list, runtimeReasons(m.observed.runtime)...)
 	for _, key := range slices.Sorted(maps.Keys(reasons)) {
 		list = append(list, reasons[key].Error())
 	}

@@ -385,12 +385,12 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	_, err := node.New(deps, good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*node.Config, *node.Deps){
-		"Config.Name is empty": func(c *node.Config, _ *node.Deps) { c.Name = "" },
-		"lower case":           func(c *node.Config, _ *node.Deps) { c.Name = "N1" },
-		"Config.IPs":           func(c *node.Config, _ *node.Deps) { c.IPs = nil },
-		"Config.MaxPods":       func(c *node.Config, _ *node.Deps) { c.MaxPods = -1 },
-		"Config.LeaseDuration": func(c *node.Config, _ *node.Deps) { c.LeaseDuration = -1 },
-		"Deps.Client":          func(_ *node.Config, d *node.Deps) { d.Client = nil },
+		"Config.Name is required": func(c *node.Config, _ *node.Deps) { c.Name = "" },
+		"lower case":              func(c *node.Config, _ *node.Deps) { c.Name = "N1" },
+		"Config.IPs":              func(c *node.Config, _ *node.Deps) { c.IPs = nil },
+		"Config.MaxPods":          func(c *node.Config, _ *node.Deps) { c.MaxPods = -1 },
+		"Config.LeaseDuration":    func(c *node.Config, _ *node.Deps) { c.LeaseDuration = -1 },
+		"Deps.Client":             func(_ *node.Config, d *node.Deps) { d.Client = nil },
 	} {
 		config, d := good, deps
 		change(&config, &d)

@@ -46,7 +46,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	now := m.deps.Clock.Now()
 	desired := m.initial()
-	desired.Status = buildStatus(&m.config, &desired.Status, m.seen, now)
+	desired.Status = buildStatus(&m.config, &desired.Status, m.observed, now)
 	created, err := nodes.Create(ctx, desired, metav1.CreateOptions{})
 	if err == nil {
 		m.reported = now
@@ -128,7 +128,7 @@ func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 
 // reportReboot records an event if the machine was rebooted since the Node was last written.
 func (m *Manager) reportReboot(node *corev1.Node) {
-	before, now := node.Status.NodeInfo.BootID, m.seen.info.BootID
+	before, now := node.Status.NodeInfo.BootID, m.observed.info.BootID
 	if m.rebootReported || before == "" || now == "" || before == now {
 		return
 	}

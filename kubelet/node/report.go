@@ -30,12 +30,12 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, errNodeDeleted
 	}
 	now := m.deps.Clock.Now()
-	status := buildStatus(&m.config, &node.Status, m.seen, now)
+	status := buildStatus(&m.config, &node.Status, m.observed, now)
 	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.config.ReportInterval {
 		m.markVolumesWritten(gen)
 		return 0, nil
 	}
-	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.seen, time.Time{})
+	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.observed, time.Time{})
 	if wait := m.conflict.delay(&ours, now); wait > 0 {
 		return wait, nil
 	}

@@ -39,8 +39,11 @@ type Watcher struct{ deps Deps }
 
 // New returns a Watcher.
 func New(deps Deps) (*Watcher, error) {
-	if deps.Store == nil || deps.Find == nil {
-		return nil, errors.New("nodeaddress: Deps.Store and Deps.Find are required")
+	switch {
+	case deps.Store == nil:
+		return nil, errors.New("nodeaddress: Deps.Store is required")
+	case deps.Find == nil:
+		return nil, errors.New("nodeaddress: Deps.Find is required")
 	}
 	if deps.OnChange == nil {
 		deps.OnChange = func([]net.IP) {}

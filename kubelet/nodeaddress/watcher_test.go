@@ -235,5 +235,7 @@ func TestRelevant(t *testing.T) {
 
 func TestNewRequiresDependencies(t *testing.T) {
 	_, err := New(Deps{})
-	require.ErrorContains(t, err, "Deps.Find")
+	require.ErrorContains(t, err, "Deps.Store is required")
+	_, err = New(Deps{Store: NewStore(nil)})
+	require.ErrorContains(t, err, "Deps.Find is required")
 }

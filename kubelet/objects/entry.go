@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
@@ -42,7 +44,7 @@ type entry struct {
 	pods      map[types.UID]struct{}
 	cancel    context.CancelFunc // nil until the object is watched
 	idleSince time.Time          // when the last Pod released it
-	reread    chan struct{}      // has a value when the object must be read again
+	reread    wakeup.Signal      // set when the object must be read again
 
 	mu     sync.Mutex // guards all below
 	object object
@@ -52,7 +54,7 @@ type entry struct {
 
 func newEntry(ref Ref) *entry {
 	return &entry{
-		ref: ref, pods: make(map[types.UID]struct{}), reread: make(chan struct{}, 1), ready: make(chan struct{}),
+		ref: ref, pods: make(map[types.UID]struct{}), reread: wakeup.NewSignal(), ready: make(chan struct{}),
 	}
 }
 
@@ -66,10 +68,7 @@ func (e *entry) requireReread() {
 		e.ready = make(chan struct{})
 	default:
 	}
-	select {
-	case e.reread <- struct{}{}:
-	default:
-	}
+	e.reread.Notify()
 }
 
 // wait returns the object, or the error of reading it, as soon as one of them is known.
@@ -146,9 +145,9 @@ func (e *entry) isImmutable() bool {
 	defer e.mu.Unlock()
 	switch object := e.object.(type) {
 	case *corev1.Secret:
-		return object.Immutable != nil && *object.Immutable
+		return ptr.Deref(object.Immutable, false)
 	case *corev1.ConfigMap:
-		return object.Immutable != nil && *object.Immutable
+		return ptr.Deref(object.Immutable, false)
 	}
 	return false
 }
@@ -189,7 +188,7 @@ func (m *Manager) syncEntry(ctx context.Context, entry *entry, source source) {
 		timer := m.clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
-		case <-entry.reread:
+		case <-entry.reread.C():
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -210,7 +209,7 @@ func (m *Manager) watchEvents(ctx context.Context, entry *entry, source source) 
 		select {
 		case <-ctx.Done():
 			return healthy, nil
-		case <-entry.reread:
+		case <-entry.reread.C():
 			object, err := authzretry.Do(ctx, m.clock, source.get)
 			if ctx.Err() == nil && entry.update(object, err) {
 				m.notify(entry)

@@ -74,7 +74,7 @@ func (c Config) validate() error {
 		return errors.New("server: Config.Addresses is required: want at least one host:port")
 	case c.CertFile == "" || c.KeyFile == "":
 		return errors.New("server: Config.CertFile and Config.KeyFile are required: " +
-			"the server speaks TLS only")
+			"the server supports only TLS")
 	}
 	for _, address := range c.Addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {
@@ -136,8 +136,13 @@ func New(deps Deps, config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	if deps.Host == nil || deps.Auth.Authenticator == nil || deps.Auth.Authorizer == nil {
-		return nil, errors.New("server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are required")
+	switch {
+	case deps.Host == nil:
+		return nil, errors.New("server: Deps.Host is required")
+	case deps.Auth.Authenticator == nil:
+		return nil, errors.New("server: Deps.Auth.Authenticator is required")
+	case deps.Auth.Authorizer == nil:
+		return nil, errors.New("server: Deps.Auth.Authorizer is required")
 	}
 	if config.Journalctl == "" {
 		config.Journalctl = "journalctl"

@@ -85,8 +85,11 @@ type Provider struct {
 
 // New returns a Provider.
 func New(deps Deps, config Config) (*Provider, error) {
-	if deps.Runtime == nil || deps.Pods == nil {
-		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are required")
+	switch {
+	case deps.Runtime == nil:
+		return nil, errors.New("stats: Deps.Runtime is required")
+	case deps.Pods == nil:
+		return nil, errors.New("stats: Deps.Pods is required")
 	}
 	if config.Proc == "" {
 		config.Proc = "/proc"

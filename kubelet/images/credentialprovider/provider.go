@@ -123,8 +123,8 @@ func accountCacheKey(req request) string {
 		return ""
 	}
 	// A map of strings always encodes, with sorted keys.
-	seen, _ := json.Marshal(req.annotations)
-	return fmt.Sprintf("%s/%s/%s %s ", req.account.Namespace, req.account.Name, req.account.UID, seen)
+	annotations, _ := json.Marshal(req.annotations)
+	return fmt.Sprintf("%s/%s/%s %s ", req.account.Namespace, req.account.Name, req.account.UID, annotations)
 }
 
 // imageCacheKey is the part of the cache key that identifies the images of the response. No image name contains its

@@ -252,7 +252,7 @@ func TestBadConfigurations(t *testing.T) {
 		"duplicate name":                   header + one("p", fine) + one("p", fine),
 		"without slashes":                  header + one("a/b", fine),
 		`apiVersion "credentialprovider`:   header + strings.Replace(one("p", fine), "/v1", "/v7", 1),
-		"matchImages: it names":            header + one("p", "  defaultCacheDuration: 0s\n"),
+		"matchImages: the list is empty":   header + one("p", "  defaultCacheDuration: 0s\n"),
 		"want a host":                      header + one("p", "  matchImages: ['https://reg.example']\n  defaultCacheDuration: 0s\n"),
 		"defaultCacheDuration is missing":  header + one("p", "  matchImages: [a]\n"),
 		"defaultCacheDuration is negative": header + one("p", "  matchImages: [a]\n  defaultCacheDuration: -1s\n"),

@@ -68,8 +68,11 @@ type Rotator struct {
 
 // New returns a Rotator. Start runs it.
 func New(deps Deps, config Config) (*Rotator, error) {
-	if deps.Runtime == nil || deps.Logs == nil {
-		return nil, errors.New("rotate: Deps.Runtime and Deps.Logs are required")
+	switch {
+	case deps.Runtime == nil:
+		return nil, errors.New("rotate: Deps.Runtime is required")
+	case deps.Logs == nil:
+		return nil, errors.New("rotate: Deps.Logs is required")
 	}
 	if config.MaxSize == 0 {
 		config.MaxSize = DefaultMaxSize

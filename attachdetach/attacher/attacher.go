@@ -11,34 +11,38 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/reconcile"
 )
 
 const (
-	// DefaultWorkers is how many VolumeAttachments are worked on at once.
+	// DefaultWorkers is how many VolumeAttachments are synced at the same time.
 	DefaultWorkers = 10
 	// DefaultTimeout is how long one call to the driver may take.
 	DefaultTimeout = 15 * time.Second
 	// DefaultVerifyPeriod is the time between verifications of what is published.
 	DefaultVerifyPeriod = time.Minute
 
-	// nodeIDAnnotation and handleAnnotation, on a VolumeAttachment, are what was published and where, for the objects
-	// that told may be gone when it is to be unpublished. The first is the name that external-attacher uses.
+	// nodeIDAnnotation and handleAnnotation, on a VolumeAttachment, record what was published and where, because its
+	// PersistentVolume and CSINode may have been deleted when it has to be unpublished. external-attacher uses the first
+	// one too.
 	nodeIDAnnotation = "csi.alpha.kubernetes.io/node-id"
 	handleAnnotation = "berth.dev/csi-volume-handle"
 
 	retryMin, retryMax = 500 * time.Millisecond, time.Minute
 )
 
-// Publisher is the calls to the driver; csi.NewControllerClient makes one of a connection.
+// Publisher has the calls to the driver; csi.NewControllerClient returns one for a connection.
 type Publisher interface {
 	ControllerPublishVolume(context.Context, *csi.ControllerPublishVolumeRequest, ...grpc.CallOption,
 	) (*csi.ControllerPublishVolumeResponse, error)
@@ -46,7 +50,8 @@ type Publisher interface {
 	) (*csi.ControllerUnpublishVolumeResponse, error)
 }
 
-// Deps are what an Attacher works with. Client and Driver are required; Logger and Clock have the usual defaults.
+// Deps are the dependencies of an Attacher. Client and Driver are required; by default Logger discards and Clock is the real
+// clock.
 type Deps struct {
 	// Client needs to watch VolumeAttachments, PersistentVolumes and CSINodes, to patch VolumeAttachments and their
 	// status, and, for volumes with a controllerPublishSecretRef, to get those Secrets.
@@ -56,20 +61,20 @@ type Deps struct {
 	Clock  clock.WithTicker
 }
 
-// Config is how an Attacher works. DriverName is required.
+// Config is the configuration of an Attacher. DriverName is required.
 type Config struct {
-	// DriverName is the driver's name: the attacher of the VolumeAttachments to answer.
+	// DriverName is the driver's name, which is spec.attacher of the VolumeAttachments to sync.
 	DriverName string
-	// Workers is how many are worked on at once. Default DefaultWorkers.
+	// Workers is how many are synced at the same time. Default DefaultWorkers.
 	Workers int
 	// Timeout is how long one call to the driver may take. Default DefaultTimeout.
 	Timeout time.Duration
-	// VerifyPeriod is how often a driver that can list what is published (a Lister with LIST_VOLUMES_PUBLISHED_NODES) is
-	// asked whether it agrees with the VolumeAttachments. Default DefaultVerifyPeriod; negative means never.
+	// VerifyPeriod is the time between comparisons of the VolumeAttachments with what the driver lists as published, if it
+	// can list that (a Lister with LIST_VOLUMES_PUBLISHED_NODES). Default DefaultVerifyPeriod; negative means never.
 	VerifyPeriod time.Duration
 }
 
-// Attacher answers VolumeAttachments. Start runs it, once.
+// Attacher attaches and detaches the volumes of VolumeAttachments. Start runs it, once.
 type Attacher struct {
 	deps      Deps
 	config    Config
@@ -79,21 +84,23 @@ type Attacher struct {
 	attachments storagelisters.VolumeAttachmentLister
 	csiNodes    storagelisters.CSINodeLister
 	volumes     corelisters.PersistentVolumeLister
-	queue       workqueue.TypedRateLimitingInterface[string]
-	synced      []toolscache.DoneChecker
+	runner      *controller.TypedController[string] // its keys are the names of VolumeAttachments
 
-	unknownPublications map[publication]int // how often the driver told of what no VolumeAttachment asks for; verify's alone
-	mu                  sync.Mutex          // guards suspects
-	missing             map[string]types.UID
+	// unknownPublications counts how often the driver has listed publications without VolumeAttachment. Only the
+	// verification uses it.
+	unknownPublications map[publication]int
+
+	mu      sync.Mutex // guards missing
+	missing map[string]types.UID
 }
 
-// New makes an Attacher. It starts nothing.
+// New returns an Attacher. It starts nothing.
 func New(deps Deps, config Config) (*Attacher, error) {
 	if deps.Client == nil || deps.Driver == nil {
-		return nil, errors.New("make attacher: Deps.Client and Deps.Driver are required")
+		return nil, errors.New("attacher: Deps.Client and Deps.Driver are required")
 	}
 	if config.DriverName == "" {
-		return nil, errors.New("make attacher: Config.DriverName is required")
+		return nil, errors.New("attacher: Config.DriverName is required")
 	}
 	if config.Workers <= 0 {
 		config.Workers = DefaultWorkers
@@ -119,14 +126,18 @@ func New(deps Deps, config Config) (*Attacher, error) {
 		attachments: factory.Storage().V1().VolumeAttachments().Lister(),
 		csiNodes:    factory.Storage().V1().CSINodes().Lister(),
 		volumes:     factory.Core().V1().PersistentVolumes().Lister(),
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax),
-			workqueue.TypedRateLimitingQueueConfig[string]{Clock: deps.Clock}),
+	}
+	var err error
+	a.runner, err = controller.NewTyped(reconcile.TypedFunc[string](a.reconcile),
+		controller.Deps{Logger: deps.Logger, Clock: deps.Clock},
+		controller.Config{Name: "csi-attacher", Workers: config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
+	if err != nil {
+		return nil, err
 	}
 	return a, a.watch()
 }
 
-// sanitize makes a driver's name fit for a finalizer, as external-attacher does.
+// sanitize converts a driver's name to a valid finalizer, as external-attacher does.
 func sanitize(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -139,94 +150,55 @@ func sanitize(name string) string {
 // byNode indexes VolumeAttachments by their node.
 const byNode = "node"
 
-// watch puts VolumeAttachments into the queue that come, are deleted, or whose node's CSINode changes. Not every change
-// of a VolumeAttachment does that: most are our own answers, and a failure has to wait its time.
+// watch adds the controller's sources: VolumeAttachments that are created, deleted or lose their attachment, and those of a
+// node whose CSINode changes. Most other changes of a VolumeAttachment are the attacher's own writes, and a failed one has
+// to wait for its backoff. Nothing is reconciled for PersistentVolumes; as a source they are in the cache before it starts.
 func (a *Attacher) watch() error {
-	attachments := a.factory.Storage().V1().VolumeAttachments().Informer()
-	err := attachments.AddIndexers(toolscache.Indexers{byNode: func(obj any) ([]string, error) {
+	core, storage := a.factory.Core().V1(), a.factory.Storage().V1()
+	attachments := storage.VolumeAttachments().Informer()
+	err := attachments.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
 		if va, ok := obj.(*storagev1.VolumeAttachment); ok {
 			return []string{va.Spec.NodeName}, nil
 		}
 		return nil, nil
 	}})
 	if err != nil {
-		return fmt.Errorf("make attacher: index volume attachments: %w", err)
+		return fmt.Errorf("attacher: index volume attachments: %w", err)
 	}
-	ofNode := func(obj any) {
-		if node, ok := obj.(*storagev1.CSINode); ok {
-			names, _ := attachments.GetIndexer().IndexKeys(byNode, node.Name) // fails only for an unknown index
-			for _, name := range names {
-				a.queue.Add(name)
-			}
-		}
-	}
-	for informer, handler := range map[toolscache.SharedIndexInformer]toolscache.ResourceEventHandlerFuncs{
-		attachments: {
-			AddFunc:    func(obj any) { a.onAttachmentChange(nil, obj) },
-			UpdateFunc: a.onAttachmentChange,
-		},
-		a.factory.Storage().V1().CSINodes().Informer(): {
-			AddFunc: ofNode, UpdateFunc: func(_, obj any) { ofNode(obj) },
-		},
-		a.factory.Core().V1().PersistentVolumes().Informer(): {},
-	} {
-		registration, err := informer.AddEventHandler(handler)
-		if err != nil {
-			return fmt.Errorf("make attacher: add event handler: %w", err)
-		}
-		a.synced = append(a.synced, registration.HasSyncedChecker())
-	}
+	a.runner.Watch(controller.Watches(attachments, func(va *storagev1.VolumeAttachment) []string { return []string{va.Name} },
+		needsSync))
+	a.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []string {
+		names, _ := attachments.GetIndexer().IndexKeys(byNode, node.Name) // fails only for an unknown index
+		return names
+	}, func(event controller.Event) bool { return event.Type != controller.Deleted }))
+	a.runner.Watch(controller.Watches(core.PersistentVolumes().Informer(),
+		func(*corev1.PersistentVolume) []string { return nil }))
 	return nil
 }
 
-// onAttachmentChange puts the VolumeAttachment into the queue if it is new, is being deleted now, or lost its attachment.
-func (a *Attacher) onAttachmentChange(before, now any) {
-	va, ok := now.(*storagev1.VolumeAttachment)
-	if !ok {
-		return
+// needsSync accepts events after which a VolumeAttachment is new, is being deleted, or is no longer attached.
+func needsSync(event controller.Event) bool {
+	va, ok := event.Object.(*storagev1.VolumeAttachment)
+	if !ok || event.Type == controller.Deleted {
+		return false
 	}
-	old, known := before.(*storagev1.VolumeAttachment)
-	if !known || old.UID != va.UID || old.DeletionTimestamp == nil && va.DeletionTimestamp != nil ||
-		old.Status.Attached && !va.Status.Attached {
-		a.queue.Add(va.Name)
-	}
+	old, known := event.Old.(*storagev1.VolumeAttachment)
+	return !known || old.UID != va.UID || old.DeletionTimestamp == nil && va.DeletionTimestamp != nil ||
+		old.Status.Attached && !va.Status.Attached
 }
 
-// Start answers VolumeAttachments until ctx ends, and returns when no call to the driver runs any more.
+// Start syncs VolumeAttachments until ctx ends, and returns when no call to the driver runs any more.
 func (a *Attacher) Start(ctx context.Context) error {
-	defer a.queue.ShutDown()
-	watching, stop := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	var verifying sync.WaitGroup
 	defer a.factory.Shutdown()
-	defer stop()
-	a.factory.StartWithContext(watching)
-	if !toolscache.WaitFor(ctx, "", a.synced...) {
-		return nil // ctx has ended
-	}
-	var running sync.WaitGroup
-	for range a.config.Workers {
-		running.Go(func() { a.work(ctx) })
-	}
-	running.Go(func() { a.verifyPeriodically(ctx) })
-	<-ctx.Done()
-	a.queue.ShutDown()
-	running.Wait()
-	return nil
-}
-
-func (a *Attacher) work(ctx context.Context) {
-	for {
-		name, down := a.queue.Get()
-		if down {
-			return
+	defer verifying.Wait()
+	defer cancel()
+	a.factory.StartWithContext(ctx)
+	verifying.Go(func() {
+		if cache.WaitFor(ctx, "", a.factory.Storage().V1().VolumeAttachments().Informer().HasSyncedChecker()) {
+			a.verifyPeriodically(ctx)
 		}
-		if err := a.syncAttachment(ctx, name); err != nil {
-			if ctx.Err() == nil {
-				a.deps.Logger.Warn("cannot answer volume attachment; will retry", "attachment", name, "error", err)
-			}
-			a.queue.AddRateLimited(name)
-		} else {
-			a.queue.Forget(name)
-		}
-		a.queue.Done(name)
-	}
+	})
+	return a.runner.Start(ctx)
 }

@@ -15,9 +15,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/reconcile"
 )
 
-// syncAttachment makes the driver and the VolumeAttachment's status match the VolumeAttachment.
+// reconcile syncs the VolumeAttachment of that name.
+func (a *Attacher) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
+	return reconcile.Result{}, a.syncAttachment(ctx, name)
+}
+
+// syncAttachment publishes or unpublishes the volume as the VolumeAttachment requires, and writes its status.
 func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 	va, err := a.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -44,7 +51,8 @@ func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 	return nil
 }
 
-// attach publishes the volume. What the driver says is written down, an error too: somebody waits for it.
+// attach publishes the volume and writes the result into the status, also an error: the attach/detach controller waits for
+// either.
 func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	request, err := a.request(ctx, va)
 	if err == nil {
@@ -64,7 +72,7 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	}}, "status")
 }
 
-// prepare makes sure that the VolumeAttachment outlives the publication and knows what it is.
+// prepare adds the finalizer and the annotations, so that the VolumeAttachment outlives the publication and records it.
 func (a *Attacher) prepare(
 	ctx context.Context, va *storagev1.VolumeAttachment, request *csi.ControllerPublishVolumeRequest,
 ) (*storagev1.VolumeAttachment, error) {
@@ -77,13 +85,13 @@ func (a *Attacher) prepare(
 		finalizers = append(slices.Clone(finalizers), a.finalizer)
 	}
 	return va, a.patch(ctx, va.Name, map[string]any{"metadata": map[string]any{
-		"resourceVersion": va.ResourceVersion, // so that a deletion in between is noticed, and nobody's finalizer lost
+		"resourceVersion": va.ResourceVersion, // fails the patch if the object was deleted or has other finalizers meanwhile
 		"finalizers":      finalizers,
 		"annotations":     map[string]any{nodeIDAnnotation: request.NodeId, handleAnnotation: request.VolumeId},
 	}})
 }
 
-// detach unpublishes the volume and lets the VolumeAttachment go. Without our finalizer nothing was ever published.
+// detach unpublishes the volume and removes the finalizer. Without the finalizer nothing was ever published.
 func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	if !slices.Contains(va.Finalizers, a.finalizer) {
 		return nil
@@ -96,7 +104,7 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		request.VolumeId = source.VolumeHandle
 		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
 	} else if request.VolumeId != "" {
-		err = nil // the notes are enough
+		err = nil // the annotations are enough
 	}
 	if err == nil {
 		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
@@ -116,7 +124,7 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	return err
 }
 
-// request is the call that publishes the volume.
+// request returns the request that publishes the volume.
 func (a *Attacher) request(
 	ctx context.Context, va *storagev1.VolumeAttachment,
 ) (*csi.ControllerPublishVolumeRequest, error) {
@@ -142,7 +150,7 @@ func (a *Attacher) request(
 	}, nil
 }
 
-// source is what the VolumeAttachment's PersistentVolume says.
+// source returns the CSI source of the VolumeAttachment's PersistentVolume.
 func (a *Attacher) source(va *storagev1.VolumeAttachment) (*corev1.CSIPersistentVolumeSource, error) {
 	if va.Spec.Source.PersistentVolumeName == nil {
 		return nil, fmt.Errorf("volume attachment %q is unsupported: field spec.source.persistentVolumeName is not set",
@@ -158,7 +166,7 @@ func (a *Attacher) source(va *storagev1.VolumeAttachment) (*corev1.CSIPersistent
 	return pv.Spec.CSI, nil
 }
 
-// nodeID is the driver's own name for the node, which the node's kubelet writes into the CSINode.
+// nodeID returns the driver's own name of the node, which the kubelet writes into the CSINode.
 func (a *Attacher) nodeID(node string) (string, error) {
 	csiNode, err := a.csiNodes.Get(node)
 	if err != nil {
@@ -169,7 +177,7 @@ func (a *Attacher) nodeID(node string) (string, error) {
 			return driver.NodeID, nil
 		}
 	}
-	return "", fmt.Errorf("driver %q is not registered on node %q; see whether it runs there", a.config.DriverName, node)
+	return "", fmt.Errorf("driver %q is not registered on node %q; check whether it runs there", a.config.DriverName, node)
 }
 
 func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
@@ -188,7 +196,7 @@ func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (ma
 	return values, nil
 }
 
-// capability says how the volume is going to be used. Of several access modes the driver is asked for the widest.
+// capability returns how the volume is going to be used. Of several access modes it is the widest.
 func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
 		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
@@ -212,19 +220,19 @@ func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
 	return c
 }
 
-// recordError writes the error into the status and returns it. lost says that the volume is not attached any more.
+// recordError writes the error into the status and returns it. lost is set if the volume is not attached any more.
 func (a *Attacher) recordError(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
-	told := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error()}
-	if code := status.Code(err); code != codes.Unknown { // Unknown: it is no answer of the driver's
-		told.ErrorCode = ptr.To(int32(code))
+	volumeErr := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error()}
+	if code := status.Code(err); code != codes.Unknown { // Unknown: the driver has not responded
+		volumeErr.ErrorCode = ptr.To(int32(code))
 	}
-	change := map[string]any{field: told}
+	change := map[string]any{field: volumeErr}
 	if lost {
 		change["attached"] = false
 	}
 	patchErr := a.patch(ctx, va.Name, map[string]any{"status": change}, "status")
 	if patchErr != nil && !apierrors.IsNotFound(patchErr) {
-		return fmt.Errorf("%w (and it cannot be told: %w)", err, patchErr)
+		return fmt.Errorf("%w (and the status could not be written: %w)", err, patchErr)
 	}
 	return err
 }

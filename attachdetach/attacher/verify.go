@@ -12,23 +12,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Lister is the calls with which a driver tells what is published where. A Publisher may be one too.
+// Lister has the calls that list what a driver has published where. A Publisher may implement it.
 type Lister interface {
 	ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
 	) (*csi.ControllerGetCapabilitiesResponse, error)
 	ListVolumes(context.Context, *csi.ListVolumesRequest, ...grpc.CallOption) (*csi.ListVolumesResponse, error)
 }
 
-// publication is a volume on a node, in the driver's own names.
+// publication is a volume that is published to a node, in the driver's own names.
 type publication struct{ volume, node string }
 
-// attachmentRef is an attachment as the API has it.
+// attachmentRef identifies a VolumeAttachment.
 type attachmentRef struct {
 	name string
 	uid  types.UID
 }
 
-// verifyPeriodically compares now and then what is published with what the VolumeAttachments say, if the driver can tell.
+// verifyPeriodically compares the driver's publications with the VolumeAttachments, if the driver can list them.
 func (a *Attacher) verifyPeriodically(ctx context.Context) {
 	lister, ok := a.deps.Driver.(Lister)
 	if !ok || a.config.VerifyPeriod < 0 {
@@ -53,22 +53,22 @@ func (a *Attacher) verifyPeriodically(ctx context.Context) {
 			err = a.verifyOnce(ctx, lister)
 		}
 		if err != nil && ctx.Err() == nil {
-			a.deps.Logger.Warn("cannot verify what is attached; will retry", "error", err)
+			a.deps.Logger.Warn("failed to verify attachments; retrying", "error", err)
 		}
 		timer.Reset(a.config.VerifyPeriod)
 	}
 }
 
-// canListPublished says whether the driver can list what is published where.
+// canListPublished reports whether the driver can list what is published where.
 func (a *Attacher) canListPublished(ctx context.Context, lister Lister) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.config.Timeout)
 	defer cancel()
-	answer, err := lister.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+	response, err := lister.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
 	if err != nil {
-		return false, fmt.Errorf("ask the driver for its capabilities: %w", err)
+		return false, fmt.Errorf("get the driver's capabilities: %w", err)
 	}
 	has := func(want csi.ControllerServiceCapability_RPC_Type) bool {
-		return slices.ContainsFunc(answer.GetCapabilities(), func(c *csi.ControllerServiceCapability) bool {
+		return slices.ContainsFunc(response.GetCapabilities(), func(c *csi.ControllerServiceCapability) bool {
 			return c.GetRpc().GetType() == want
 		})
 	}
@@ -76,8 +76,9 @@ func (a *Attacher) canListPublished(ctx context.Context, lister Lister) (bool, e
 		has(csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES), nil
 }
 
-// verifyOnce publishes anew what was taken away behind our back, and tells what was published behind it. An attachment
-// that came or went while the driver answered is left to the next time: what it says is read before and after.
+// verifyOnce publishes again the volumes that others have unpublished, and logs those that others have published. An
+// attachment that was created or deleted during the driver's call is left to the next verification: the VolumeAttachments
+// are read before and after it.
 func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
 	before, err := a.attachmentsByPublication(isAttached)
 	if err != nil {
@@ -105,10 +106,11 @@ func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
 				continue
 			}
 			now[at] = struct{}{}
-			// Twice, for it may have been deleted while the driver answered; and then no more: it is not ours to undo.
+			// Only the second time, because it may have been deleted during the driver's call, and not again later. The
+			// attacher does not undo what others did.
 			if times := a.unknownPublications[at]; times == 1 {
-				a.deps.Logger.Warn("volume is published without a volume attachment: somebody else did that; "+
-					"unpublish it by the storage's own means if nothing there uses it",
+				a.deps.Logger.Warn("volume is published without a volume attachment; "+
+					"unpublish it by the storage's own means if nothing on the node uses it",
 					"volume", volume, "node", node)
 			}
 			a.unknownPublications[at]++
@@ -126,7 +128,7 @@ func isAttached(va *storagev1.VolumeAttachment) bool {
 	return va.Status.Attached && va.DeletionTimestamp == nil
 }
 
-// attachmentsByPublication are the driver's VolumeAttachments that match, by what they were published as.
+// attachmentsByPublication returns the driver's VolumeAttachments that match, by what they publish.
 func (a *Attacher) attachmentsByPublication(match func(*storagev1.VolumeAttachment) bool) (map[publication]attachmentRef, error) {
 	all, err := a.attachments.List(labels.Everything())
 	if err != nil {
@@ -142,7 +144,7 @@ func (a *Attacher) attachmentsByPublication(match func(*storagev1.VolumeAttachme
 	return claims, nil
 }
 
-// listPublished asks the driver for the nodes of every volume, page by page.
+// listPublished returns the nodes of every volume, as the driver lists them, page by page.
 func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string][]string, error) {
 	nodes := make(map[string][]string)
 	for token := ""; ; {
@@ -150,7 +152,7 @@ func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string
 		page, err := lister.ListVolumes(calling, &csi.ListVolumesRequest{StartingToken: token})
 		cancel()
 		if err != nil {
-			return nil, fmt.Errorf("ask the driver what is published: %w", err)
+			return nil, fmt.Errorf("list the driver's published volumes: %w", err)
 		}
 		for _, entry := range page.GetEntries() {
 			id := entry.GetVolume().GetVolumeId()
@@ -160,29 +162,29 @@ func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string
 			return nodes, nil
 		}
 		if page.GetNextToken() == token {
-			return nil, fmt.Errorf("ask the driver what is published: it gives page %q for ever", token)
+			return nil, fmt.Errorf("list the driver's published volumes: the driver returns page %q again and again", token)
 		}
 		token = page.GetNextToken()
 	}
 }
 
-// markMissing has the attachment published again, unless it is another by now.
+// markMissing publishes the attachment again, unless the VolumeAttachment was replaced meanwhile.
 func (a *Attacher) markMissing(attachment attachmentRef) {
-	a.deps.Logger.Warn("volume was unpublished behind our back; publishing it again", "attachment", attachment.name)
+	a.deps.Logger.Warn("volume was unpublished in the storage by others; publishing it again", "attachment", attachment.name)
 	a.mu.Lock()
 	a.missing[attachment.name] = attachment.uid
 	a.mu.Unlock()
-	a.queue.Add(attachment.name)
+	a.runner.Enqueue(attachment.name)
 }
 
-// isMissing says whether the attachment is to be published although it says that it is.
+// isMissing reports whether the attachment has to be published although its status says that it is.
 func (a *Attacher) isMissing(va *storagev1.VolumeAttachment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.missing[va.Name] == va.UID && va.UID != ""
 }
 
-// clearMissing forgets the suspicion.
+// clearMissing undoes markMissing.
 func (a *Attacher) clearMissing(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,55 +20,55 @@ type Waiting struct {
 type Failure struct {
 	// Reason and Message are those of the Pod's status: DeadlineExceeded, Evicted, OutOfcpu, ….
 	Reason, Message string
-	// Disruption says that the node agent has ended the Pod for the sake of others: the Pod gets the condition
-	// DisruptionTarget with its end.
+	// Disruption says that the kubelet ended the Pod for the sake of others: the ended Pod gets the condition
+	// DisruptionTarget.
 	Disruption bool
-	// Detail is what metrics have it under, in upstream's words, and no part of the status: the signal of an eviction, or
-	// why resources can never be granted.
+	// Detail is the value for metrics, as upstream names it, and not part of the status: the signal of an eviction, or
+	// why a resize is infeasible.
 	Detail string
 }
 
-// Resize is how far a change of a running Pod's resources has come.
+// Resize is the progress of a change of a running Pod's resources.
 type Resize struct {
-	// Pending, if set, says why the node has not granted the resources that the spec asks for.
+	// Pending, if set, is why the node has not allocated the resources of the spec.
 	Pending *Failure
-	// InProgress says that what was granted is not in force yet, and Error what is in its way.
+	// InProgress says that the allocated resources are not in effect yet, and Error why.
 	InProgress bool
 	Error      string
-	// PendingContainers are the names of the containers that still have what they had before.
+	// PendingContainers are the names of the containers that still have their former resources.
 	PendingContainers map[string]bool
 }
 
-// Probes says what is known of a container instance, by runtime id. An instance without such a probe counts as
-// started and ready as soon as it runs.
+// Probes returns the results of a container's probes, by runtime id. A container without such a probe counts as started
+// and ready as soon as it runs.
 type Probes interface {
 	Started(container *corev1.Container, id string) bool
 	Ready(container *corev1.Container, id string) bool
 }
 
-// Input is all that a Pod's status follows from.
+// Input is what a Pod's status is computed from.
 type Input struct {
 	Pod *corev1.Pod
 	// Old is the status as last computed, or as the API server has it if none was computed yet.
 	Old corev1.PodStatus
-	// Runtime is what the runtime holds of the Pod; nil if it was not read yet.
+	// Runtime is the Pod's state in the runtime; nil if it was not read yet.
 	Runtime *container.PodStatus
 	// RuntimeName is the scheme of container ids, "containerd" for instance.
 	RuntimeName string
-	// Waiting says, by container name, why a container that should run does not.
+	// Waiting is, by container name, why a container that should run does not.
 	Waiting map[string]Waiting
 	// Messages are the termination messages of ended instances, by runtime id.
 	Messages map[string]string
-	// Probes may be nil: nothing is probed then.
+	// Probes may be nil: then no container has probes.
 	Probes Probes
 	// HostIPs are the node's addresses, the primary one first.
 	HostIPs []string
-	// Prepared says that sandbox, network and volumes are there.
+	// Prepared says that sandbox, network and volumes are ready.
 	Prepared bool
-	// Ended says that the Pod's life on this node is over: everything is stopped and nothing will start again.
-	// Only then may the phase become Succeeded or Failed.
+	// Ended says that everything of the Pod has stopped and nothing will start again. Only then may the phase become
+	// Succeeded or Failed.
 	Ended bool
-	// Resize says how far a change of the Pod's resources has come; nil if there is none to be told of.
+	// Resize is the progress of a change of the Pod's resources; nil if there is none.
 	Resize *Resize
 	// Failure, if set, makes the phase Failed once the Pod has ended.
 	Failure *Failure
@@ -104,7 +104,7 @@ func Compute(in Input) corev1.PodStatus {
 	return out
 }
 
-// Rejected is the status of a Pod that the node does not take: it fails before anything was made for it.
+// Rejected returns the status of a Pod that the node does not admit: it fails before anything was created for it.
 func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus {
 	in := Input{Pod: pod, Old: pod.Status, Now: now}
 	out := corev1.PodStatus{
@@ -126,12 +126,12 @@ func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus 
 	return out
 }
 
-// isTerminal reports whether a phase is never left.
+// isTerminal reports whether a phase is final.
 func isTerminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// setAddresses fills the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
+// setAddresses sets the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
 func setAddresses(in *Input, out *corev1.PodStatus) {
 	if len(in.HostIPs) > 0 {
 		out.HostIP, out.HostIPs = in.HostIPs[0], nil
@@ -157,7 +157,7 @@ func setAddresses(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// setPhase decides the phase from the container statuses in out.
+// setPhase sets the phase from the container statuses in out.
 func setPhase(in *Input, out *corev1.PodStatus) {
 	old := in.Old.Phase
 	if isTerminal(in.Pod.Status.Phase) {
@@ -190,7 +190,7 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// endedPhase is the phase of a Pod that was stopped: did all its containers end well?
+// endedPhase returns the phase of a Pod that was stopped: Succeeded if all its containers did.
 func endedPhase(out *corev1.PodStatus) corev1.PodPhase {
 	for _, s := range out.ContainerStatuses {
 		if s.State.Terminated == nil || s.State.Terminated.ExitCode != 0 {

@@ -21,7 +21,7 @@ const (
 	reasonRestartingAll  = "RestartAllContainersStarted"
 )
 
-// ownedConditions are the conditions that the node agent alone writes. DisruptionTarget is shared with others, and kept.
+// ownedConditions are the conditions that only the kubelet writes. DisruptionTarget is shared with others, and kept.
 var ownedConditions = map[corev1.PodConditionType]bool{
 	corev1.PodReadyToStartContainers: true,
 	corev1.PodInitialized:            true,
@@ -33,7 +33,7 @@ var ownedConditions = map[corev1.PodConditionType]bool{
 	corev1.AllContainersRestarting:   true,
 }
 
-// setConditions fills ours and keeps those of others.
+// setConditions sets the kubelet's conditions and keeps those of others.
 func setConditions(in *Input, out *corev1.PodStatus) {
 	ready := containersReadyCondition(in, out)
 	ours := []corev1.PodCondition{
@@ -64,7 +64,7 @@ func setConditions(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// resizeConditions are the conditions of a change of resources, as long as it lasts.
+// resizeConditions returns the conditions of a change of resources while it lasts.
 func resizeConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	if in.Resize == nil || isTerminal(out.Phase) {
 		return nil
@@ -85,7 +85,7 @@ func resizeConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	return list
 }
 
-// restartingAllConditions is the condition of a Pod of which one container's exit can restart all of them.
+// restartingAllConditions returns the condition of a Pod of which one container's exit can restart all of them.
 func restartingAllConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	possible, asked := kuberuntime.RestartingAll(in.Pod, in.Runtime)
 	if !possible {
@@ -103,7 +103,7 @@ func restartingAllConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondi
 	return []corev1.PodCondition{c}
 }
 
-// initializedCondition is the condition Initialized.
+// initializedCondition returns the condition Initialized.
 func initializedCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 	c := newCondition(corev1.PodInitialized, true)
 	if out.Phase == corev1.PodSucceeded {
@@ -129,7 +129,7 @@ func initializedCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition 
 	return c
 }
 
-// containersReadyCondition is the condition ContainersReady.
+// containersReadyCondition returns the condition ContainersReady.
 func containersReadyCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 	c := newCondition(corev1.ContainersReady, true)
 	switch out.Phase {
@@ -141,18 +141,18 @@ func containersReadyCondition(in *Input, out *corev1.PodStatus) corev1.PodCondit
 		return c
 	}
 	var unready []string
-	note := func(name string, statuses []corev1.ContainerStatus) {
+	check := func(name string, statuses []corev1.ContainerStatus) {
 		if s := podutil.FindStatus(statuses, name); s == nil || !s.Ready {
 			unready = append(unready, name)
 		}
 	}
 	for i := range in.Pod.Spec.InitContainers {
 		if spec := &in.Pod.Spec.InitContainers[i]; podutil.IsSidecar(spec, podutil.Init) {
-			note(spec.Name, out.InitContainerStatuses)
+			check(spec.Name, out.InitContainerStatuses)
 		}
 	}
 	for i := range in.Pod.Spec.Containers {
-		note(in.Pod.Spec.Containers[i].Name, out.ContainerStatuses)
+		check(in.Pod.Spec.Containers[i].Name, out.ContainerStatuses)
 	}
 	if len(unready) > 0 {
 		c.Status, c.Reason = corev1.ConditionFalse, reasonNotReady
@@ -161,7 +161,7 @@ func containersReadyCondition(in *Input, out *corev1.PodStatus) corev1.PodCondit
 	return c
 }
 
-// readyCondition is the condition Ready: all containers, and all readiness gates.
+// readyCondition returns the condition Ready: all containers and all readiness gates.
 func readyCondition(in *Input, containers corev1.PodCondition) corev1.PodCondition {
 	if containers.Status != corev1.ConditionTrue {
 		containers.Type = corev1.PodReady

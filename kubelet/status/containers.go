@@ -21,11 +21,11 @@ const (
 	messageVanished    = "The container could not be located when the pod was deleted.  " +
 		"The container used to be Running"
 	messageNeverRan = "The container could not be located when the pod was terminated"
-	// exitUnknown is the exit code given to a container of which nobody knows how it ended.
+	// exitUnknown is the exit code of a container whose exit code is not known.
 	exitUnknown = 137
 )
 
-// setContainerStatuses fills the three lists of container statuses.
+// setContainerStatuses sets the three lists of container statuses.
 func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 	spec := &in.Pod.Spec
 	mainsExist := false
@@ -48,7 +48,7 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 		if !podutil.IsSidecar(c, podutil.Init) {
 			ended := s.State.Terminated
 			if mainsExist && in.Runtime.Find(c.Name) == nil {
-				// It was collected after it had done its work, or mains would not exist.
+				// It was removed after it had succeeded, or no main container would exist.
 				if ended == nil || ended.Reason == reasonUnknown {
 					ended = &corev1.ContainerStateTerminated{Reason: reasonCompleted}
 				}
@@ -72,13 +72,13 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// fillTerminated gives the containers of an ended Pod the ends that they have or must have had. The turn of those that
-// stand behind an init container that has not done its work had not come: they go on waiting for it.
+// fillTerminated sets the ends that the containers of an ended Pod have or must have had. Containers behind an init
+// container that has not succeeded keep waiting for it.
 func fillTerminated(in *Input, out *corev1.PodStatus) {
 	for i := range out.EphemeralContainerStatuses {
 		fillTerminatedContainer(in, &out.EphemeralContainerStatuses[i])
 	}
-	begun := len(out.InitContainerStatuses) // how many init containers had their turn
+	begun := len(out.InitContainerStatuses) // how many init containers were reached
 	if !initializationDone(in, out) {
 		for begun > 0 && !wasStarted(&out.InitContainerStatuses[begun-1]) {
 			begun--
@@ -96,7 +96,7 @@ func fillTerminated(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// initializationDone reports whether the turn of the main containers has ever come.
+// initializationDone reports whether the main containers were ever reached.
 func initializationDone(in *Input, out *corev1.PodStatus) bool {
 	for i := range out.ContainerStatuses {
 		if wasStarted(&out.ContainerStatuses[i]) {
@@ -112,13 +112,13 @@ func initializationDone(in *Input, out *corev1.PodStatus) bool {
 	return true
 }
 
-// wasStarted reports whether any instance of the container has ever run.
+// wasStarted reports whether any instance of the container has run.
 func wasStarted(s *corev1.ContainerStatus) bool {
 	return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 }
 
-// containerStatus is the status of one container. fallback is the waiting reason of one that is merely not there yet, and
-// lasting says that it is meant to stay running, so that it can be started and ready.
+// containerStatus returns the status of one container. fallback is the waiting reason of one that does not exist yet,
+// and lasting says that it is to keep running, so that it can be started and ready.
 func containerStatus(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback string, lasting bool,
 ) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
@@ -139,7 +139,7 @@ func containerStatus(in *Input, c *corev1.Container, old *corev1.ContainerStatus
 	return s
 }
 
-// statusWithoutInstance is a container of which the runtime has no instance.
+// statusWithoutInstance sets the status of a container of which the runtime has no instance.
 func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, fallback string) {
 	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
 	if old == nil {
@@ -148,7 +148,7 @@ func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.Con
 	s.RestartCount, s.LastTerminationState = old.RestartCount, old.LastTerminationState
 	switch {
 	case in.Runtime == nil:
-		*s = *old.DeepCopy() // not read yet: what was known holds
+		*s = *old.DeepCopy() // not read yet: the old status stays
 	case old.State.Terminated != nil:
 		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
 		if in.Ended || !willRestart(in, s.Name, old.State.Terminated.ExitCode) {
@@ -177,7 +177,7 @@ func willRestart(in *Input, name string, code int32) bool {
 	return c != nil && kind != podutil.Ephemeral && WillRestart(spec, c, code)
 }
 
-// statusOfInstances is a container with instances, the newest first.
+// statusOfInstances sets the status of a container with instances, the newest first.
 func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
 	now := all[0]
 	s.RestartCount = int32(now.Attempt)
@@ -211,7 +211,7 @@ func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.Co
 	}
 }
 
-// fillTerminatedContainer gives a container of an ended Pod the end that it has or must have had.
+// fillTerminatedContainer sets the end that a container of an ended Pod has or must have had.
 func fillTerminatedContainer(in *Input, s *corev1.ContainerStatus) {
 	if s.State.Terminated != nil {
 		return
@@ -223,14 +223,14 @@ func fillTerminatedContainer(in *Input, s *corev1.ContainerStatus) {
 		return
 	}
 	if in.Failure != nil && s.State.Waiting != nil && s.ContainerID == "" && !in.Prepared {
-		return // it never came to that
+		return // it was never reached
 	}
 	s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Reason: reasonUnknown, Message: messageNeverRan, ExitCode: exitUnknown, ContainerID: s.ContainerID,
 	}}
 }
 
-// setDetails fills what follows from the state and the spec.
+// setDetails sets what follows from the state and the spec.
 func setDetails(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting bool) {
 	running := s.State.Running != nil
 	started := running
@@ -257,7 +257,7 @@ func setDetails(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasti
 	}
 }
 
-// setResources fills what the container was granted, and what of it is in force.
+// setResources sets the container's allocated resources, and those in effect.
 func setResources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *corev1.ContainerStatus) {
 	if in.Runtime.Find(c.Name) == nil {
 		return
@@ -271,7 +271,7 @@ func setResources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old
 	s.Resources.Claims = nil
 }
 
-// recursiveReadOnly says whether the runtime made the mount recursively read-only.
+// recursiveReadOnly returns whether the runtime made the mount recursively read-only.
 func recursiveReadOnly(instance *container.ContainerStatus, path string) *corev1.RecursiveReadOnlyMode {
 	mode := corev1.RecursiveReadOnlyDisabled
 	if instance != nil {
@@ -284,7 +284,7 @@ func recursiveReadOnly(instance *container.ContainerStatus, path string) *corev1
 	return &mode
 }
 
-// terminated is the end of one instance.
+// terminated returns the end of one instance.
 func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerStateTerminated {
 	t := &corev1.ContainerStateTerminated{
 		ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
@@ -306,7 +306,7 @@ func (in *Input) containerID(c *container.ContainerStatus) string {
 	return in.RuntimeName + "://" + c.ID
 }
 
-// apiTime has the API's resolution, so that a status read back equals the one written.
+// apiTime rounds to the API's resolution, so that a status read back equals the one written.
 func apiTime(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

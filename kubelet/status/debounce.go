@@ -7,17 +7,17 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
 
-// debounceDelay is how long a status waits for a later one that says more. A write costs the API server, and all who watch
-// Pods, as much CPU as a good part of a container's start, and on a small node takes it from that.
+// debounceDelay is how long a status waits for a later one that contains it. A write costs the API server, and all that
+// watch Pods, as much CPU as a good part of a container's start, and on a small node takes it from that start.
 const debounceDelay = 500 * time.Millisecond
 
-// canDelay reports whether nobody needs to know at once what a status says beyond what the API server has: that the Pod
-// was seen and that its start has begun, which is over in a moment if all goes well, or that its newest generation was.
+// canDelay reports whether a status may be written later: it only says that the Pod was seen and its start has begun, or
+// it only has a newer generation.
 func canDelay(api *corev1.Pod, want corev1.PodStatus) bool {
 	return isInitial(api, &want) || onlyGeneration(api.Status, want)
 }
 
-// isInitial reports whether a status is the first word on a Pod that nothing was done for yet, and nothing went wrong.
+// isInitial reports whether a status is the first one of a Pod for which nothing was done yet, without a failure.
 func isInitial(api *corev1.Pod, want *corev1.PodStatus) bool {
 	if api.Status.StartTime != nil || api.DeletionTimestamp != nil || want.Phase != corev1.PodPending ||
 		want.Reason != "" || len(want.PodIPs) > 0 && !api.Spec.HostNetwork {
@@ -37,7 +37,7 @@ func isInitial(api *corev1.Pod, want *corev1.PodStatus) bool {
 	return true
 }
 
-// onlyGeneration reports whether two statuses differ in the generations they were computed from, and in nothing else.
+// onlyGeneration reports whether two statuses differ only in the generations they were computed from.
 func onlyGeneration(a, b corev1.PodStatus) bool {
 	return apiequality.Semantic.DeepEqual(withoutGeneration(a), withoutGeneration(b))
 }

@@ -1,6 +1,7 @@
-// Package status says what a Pod's status is, and writes it to the API server.
+// Package status computes the status of Pods and writes it to the API server.
 //
-// [Compute] is a pure function of the Pod, of what the runtime holds of it and of what probes and failed steps have
-// said. [Writer] sends the result at once when it changes, retries until the API server has it, puts it right when
-// somebody else has edited it, and, when all of a Pod is gone from the node, removes the Pod's object.
+// [Compute] is a pure function of the Pod, of its state in the runtime and of the results of probes and failed steps.
+// [Writer] writes the result when it changes, retries until the API server has it, writes it again when another client
+// has edited it, and deletes the Pod's object when nothing of the Pod is left on the node. [Broadcaster] passes changes
+// of statuses to subscribers.
 package status

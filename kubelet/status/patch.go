@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// merge is the API's status with our part of it replaced by want. What others write stays as they wrote it.
+// merge returns the API's status with the kubelet's part replaced by want. What others write stays.
 func merge(api *corev1.Pod, want corev1.PodStatus) corev1.PodStatus {
 	out := *api.Status.DeepCopy()
 	if !isTerminal(api.Status.Phase) || isTerminal(want.Phase) {
@@ -50,13 +50,14 @@ func mergeConditions(api, want []corev1.PodCondition) []corev1.PodCondition {
 	return out
 }
 
-// patch writes the status, asked for at a time, with the Pod's UID as a precondition, and returns the Pod as it is then.
-func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodStatus, asked time.Time) (*corev1.Pod, error) {
+// patch writes the status that was requested at a time, with the Pod's UID as a precondition, and returns the Pod as it
+// is then.
+func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodStatus, requestedAt time.Time) (*corev1.Pod, error) {
 	body, err := difference(api, status)
 	if err != nil {
 		return nil, fmt.Errorf("make status patch of pod %s/%s: %w", api.Namespace, api.Name, err)
 	}
-	span := w.deps.Timeline.BeginQueued(timeline.PodRef(api), owner, timeline.StageStatus, summary(&status), asked)
+	span := w.deps.Timeline.BeginQueued(timeline.PodRef(api), owner, timeline.StageStatus, summary(&status), requestedAt)
 	pod, err := w.deps.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, body,
 		metav1.PatchOptions{}, "status")
 	span.End(err)
@@ -66,7 +67,7 @@ func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodSt
 	return pod, nil
 }
 
-// summary names a status for the timeline.
+// summary describes a status for the timeline.
 func summary(status *corev1.PodStatus) string {
 	if podutil.IsReady(status) {
 		return string(status.Phase) + ", Ready"
@@ -74,9 +75,9 @@ func summary(status *corev1.PodStatus) string {
 	return string(status.Phase)
 }
 
-// difference is the patch that leads from the API's status to the given one.
+// difference returns the patch from the API's status to the given one.
 func difference(api *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
-	// Only what is patched is compared; the UID stands on one side alone so that it is in the patch.
+	// Only what is patched is compared; the UID is on one side only, so that it is in the patch.
 	old, err := json.Marshal(&corev1.Pod{Status: api.Status})
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (w *Writer) remove(ctx context.Context, api *corev1.Pod) error {
 	return nil
 }
 
-// isUIDConflict tells the conflict of a Pod made anew under the same name from one that is worth another try.
+// isUIDConflict reports whether a conflict means that a new Pod has the name, so that a retry does not help.
 func isUIDConflict(err error) bool {
 	return strings.Contains(err.Error(), "UID")
 }

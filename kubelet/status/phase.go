@@ -7,8 +7,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
-// Phase is the phase that follows from the containers' statuses alone, as long as the Pod is not being stopped.
-// A container that waits although it ran before counts as one that will run again.
+// Phase returns the phase that follows from the containers' statuses alone, while the Pod is not being stopped. A
+// container that waits although it ran before counts as one that will run again.
 func Phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) corev1.PodPhase {
 	if p, decided := initPhase(spec, init, main); decided {
 		return p
@@ -43,7 +43,7 @@ func Phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) corev1.Pod
 	return corev1.PodSucceeded
 }
 
-// initPhase decides the phase while init containers do.
+// initPhase returns the phase while init containers decide it.
 func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev1.PodPhase, bool) {
 	pending, failed := false, false
 	for i := range spec.InitContainers {
@@ -70,8 +70,8 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 	return "", false
 }
 
-// WillRestart reports whether a container that ended with the exit code is to be started again, by its own rules,
-// its own policy, or else the Pod's. An init container that has succeeded is done.
+// WillRestart reports whether a container that ended with the exit code is started again, by its own rules, its own
+// policy, or else the Pod's. An init container that has succeeded is not.
 func WillRestart(spec *corev1.PodSpec, c *corev1.Container, code int32) bool {
 	if _, kind := podutil.FindContainer(spec, c.Name); code == 0 && kind == podutil.Init && !podutil.IsSidecar(c, kind) {
 		return false

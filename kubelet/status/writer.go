@@ -29,7 +29,7 @@ const (
 
 // WriterConfig are the values a Writer works with.
 type WriterConfig struct {
-	// Workers is how many statuses are written at once, each Pod's one after another; 8 if zero.
+	// Workers is how many statuses are written at once, one at a time for each Pod; 8 if zero.
 	Workers int
 }
 
@@ -37,7 +37,8 @@ type WriterConfig struct {
 type WriterDeps struct {
 	// Client writes statuses and deletes finished Pods.
 	Client kubernetes.Interface
-	// Observe, if set, is told of each status how long it took to get to the API server. It must not block.
+	// Observe, if set, is called for each written status with the time it took to get to the API server. It must not
+	// block.
 	Observe func(took time.Duration)
 	// Timeline, Logger and Clock may be nil.
 	Timeline *timeline.Recorder
@@ -45,7 +46,7 @@ type WriterDeps struct {
 	Clock    clock.WithTicker
 }
 
-// Writer brings statuses to the API server. It is safe for concurrent use.
+// Writer writes statuses to the API server. It is safe for concurrent use.
 type Writer struct {
 	deps    WriterDeps
 	workers int
@@ -55,22 +56,22 @@ type Writer struct {
 	pods map[types.UID]*entry
 }
 
-// entry is one Pod's status on its way.
+// entry is one Pod's status to be written.
 type entry struct {
-	// api is the Pod as the API server had it last, to our knowledge.
+	// api is the last known version of the Pod in the API server.
 	api *corev1.Pod
 	// want is the status to be written; set says that there is one.
 	want corev1.PodStatus
 	set  bool
-	// requestedAt is since when there has been something to write, zero if there is nothing. patient says that all of that can
-	// wait; what ends the patience is a new question.
+	// requestedAt is when the pending write was requested, zero if there is none. delayed says that it may wait; a
+	// request that may not wait counts anew.
 	requestedAt time.Time
 	delayed     bool
-	// finish asks for the Pod's object to be deleted once want is written.
+	// finish says that the Pod's object is deleted after want is written.
 	finish bool
 }
 
-// NewWriter makes a Writer. Start runs it.
+// NewWriter returns a Writer. Start runs it.
 func NewWriter(deps WriterDeps, config WriterConfig) (*Writer, error) {
 	if deps.Client == nil {
 		return nil, errors.New("status: WriterDeps.Client is required")
@@ -94,7 +95,7 @@ func newQueue(clock clock.WithTicker) workqueue.TypedRateLimitingInterface[types
 	)
 }
 
-// Start writes statuses until ctx ends. What was not written by then is computed anew by the next process.
+// Start writes statuses until ctx ends. The next process computes again what was not written by then.
 func (w *Writer) Start(ctx context.Context) error {
 	var group errgroup.Group
 	for range w.workers {
@@ -113,7 +114,7 @@ func (w *Writer) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Set asks for the status to be written, unless it is what was asked for last. It reports whether it changed.
+// Set requests that the status is written, unless it equals the last one. It reports whether it changed.
 func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,16 +123,16 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 		return false
 	}
 	e.want, e.set = status, true
-	patient := w.enqueue(e)
-	if e.requestedAt.IsZero() || e.delayed && !patient {
+	delayed := w.enqueue(e)
+	if e.requestedAt.IsZero() || e.delayed && !delayed {
 		e.requestedAt = w.deps.Clock.Now()
 	}
-	e.delayed = patient
+	e.delayed = delayed
 	return true
 }
 
-// enqueue has what is to be written of an entry written, later if nobody waits for it, which it reports. The caller holds mu.
-func (w *Writer) enqueue(e *entry) (patient bool) {
+// enqueue queues the write of an entry, after debounceDelay if it may be delayed, which it reports. The caller holds mu.
+func (w *Writer) enqueue(e *entry) (delayed bool) {
 	if !e.finish && canDelay(e.api, merge(e.api, e.want)) {
 		w.queue.AddAfter(e.api.UID, debounceDelay)
 		return true
@@ -140,7 +141,7 @@ func (w *Writer) enqueue(e *entry) (patient bool) {
 	return false
 }
 
-// Get returns the status asked for last.
+// Get returns the last status of Set.
 func (w *Writer) Get(uid types.UID) (corev1.PodStatus, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,8 +151,7 @@ func (w *Writer) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return corev1.PodStatus{}, false
 }
 
-// Observe takes note of the Pod as the API server has it. If its status is not the one asked for, somebody has
-// edited it or a write was lost, and it is written again.
+// Observe records the Pod as the API server has it. A status that differs from the last one of Set is written again.
 func (w *Writer) Observe(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,8 +165,8 @@ func (w *Writer) Observe(pod *corev1.Pod) {
 	}
 }
 
-// Finish asks for the Pod's object to be deleted for good, after its last status was written. To be called when
-// nothing of the Pod is left running or mounted on the node, and its deletion was asked for.
+// Finish requests that the Pod's object is deleted for good after its last status was written. It is called when nothing
+// of the Pod runs or is mounted on the node, and its deletion was requested.
 func (w *Writer) Finish(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -177,7 +177,7 @@ func (w *Writer) Finish(pod *corev1.Pod) {
 	}
 }
 
-// Forget drops all that is kept of a Pod.
+// Forget drops the state of a Pod.
 func (w *Writer) Forget(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +195,7 @@ func (w *Writer) entry(pod *corev1.Pod) *entry {
 	return e
 }
 
-// process writes one Pod's status, and deletes its object if that was asked for.
+// process writes one Pod's status, and deletes its object if that was requested.
 func (w *Writer) process(ctx context.Context, uid types.UID) {
 	defer w.queue.Done(uid)
 	if ctx.Err() != nil {
@@ -218,10 +218,10 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	case err == nil:
 		w.queue.Forget(uid)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):
-		// The Pod is gone, or its name belongs to another one now; the watch will say so.
+		// The Pod is gone, or another one has its name now; the watch will show that.
 		w.queue.Forget(uid)
 	case ctx.Err() == nil:
-		w.deps.Logger.Warn("writing a pod's status failed", "pod", current.api.Namespace+"/"+current.api.Name,
+		w.deps.Logger.Warn("failed to write the status of a Pod; retrying", "pod", current.api.Namespace+"/"+current.api.Name,
 			"uid", uid, "error", err)
 		w.mu.Lock()
 		if e.requestedAt.IsZero() {
@@ -232,7 +232,7 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	}
 }
 
-// write brings one entry to the API server.
+// write writes one entry to the API server.
 func (w *Writer) write(ctx context.Context, e entry) error {
 	if e.set {
 		status := merge(e.api, e.want)
@@ -253,13 +253,13 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 	return nil
 }
 
-// storeWritten notes the API server's answer to a patch, unless the watch has brought the same version, which is kept elsewhere
-// too and costs no memory here.
+// storeWritten stores the result of a patch, unless the watch has delivered the same version, which is in memory
+// already.
 func (w *Writer) storeWritten(api *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e, ok := w.pods[api.UID]; ok && !same(api, e.api) && !older(api, e.api) {
-		api.ManagedFields = nil // nobody here asks who set which field
+		api.ManagedFields = nil // the kubelet does not use them
 		e.api = api
 	}
 }

@@ -172,7 +172,7 @@ func TestInitialStatusIsDelayed(t *testing.T) {
 	w = startWriterAt(t, client, clocktesting.NewFakeClock(time.Unix(1e9, 0)))
 	w.Set(apiPod(), refused)
 	require.Eventually(t, func() bool { return patches(client) == 1 }, time.Minute, time.Millisecond,
-		"what goes wrong is told at once")
+		"a failure is written at once")
 }
 
 func TestInitialStatusIsWrittenAfterTheDelay(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 	EnforceKubeReservedCompressible   = "kube-reserved-compressible"
 )
 
-// Enforcement says which resources are reserved, and for whom cgroups enforce that.
+// Enforcement says which resources are reserved, and which cgroups enforce that.
 type Enforcement struct {
 	// KubeReserved and SystemReserved are subtracted from what Pods may use.
 	KubeReserved, SystemReserved corev1.ResourceList

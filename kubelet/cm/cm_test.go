@@ -272,9 +272,9 @@ func TestLegacy(t *testing.T) {
 	expect("memory", root+"/kubepods", "memory.limit_in_bytes", fmt.Sprint(1<<30))
 	expect("pids", root+"/kubepods", "pids.max", "1000")
 
-	// A group of the node's own programs, which somebody else has made.
+	// A cgroup of the node's own programs, which exists already.
 	own := root + "/system"
-	require.ErrorContains(t, m.EnforceReserved(ctx, own, amounts("memory", "1Gi")), "has to make it")
+	require.ErrorContains(t, m.EnforceReserved(ctx, own, amounts("memory", "1Gi")), "must create it")
 	require.ErrorContains(t, m.EnforceReserved(ctx, "/", amounts("memory", "1Gi")), "below the root")
 	for _, c := range []string{"cpu", "memory", "pids"} {
 		if dirs[c] != "" {

@@ -11,37 +11,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Dirs are where the kernel tells what a control group uses. Without a hierarchy that counts it, a directory is empty.
+// Dirs are the directories with a cgroup's usage. Without a hierarchy that counts it, a directory is empty.
 type Dirs struct {
 	// CPU has the files of the controller cpuacct, Memory those of memory. With Unified, version 2, they are one.
 	CPU, Memory string
 	Unified     bool
 }
 
-// PodsDirs are those of the group that holds all Pods.
+// PodsDirs returns those of the cgroup of all Pods.
 func (m *Manager) PodsDirs() (Dirs, error) {
 	return m.dirs(m.qosCgroup(corev1.PodQOSGuaranteed).path(m.Driver()))
 }
 
-// PodDirs are those of one Pod's group.
+// PodDirs returns those of one Pod's cgroup.
 func (m *Manager) PodDirs(pod *corev1.Pod) (Dirs, error) {
 	return m.dirs(m.podCgroup(pod).path(m.Driver()))
 }
 
-// CgroupDirs are those of a group that others have made, by its path from the root of the hierarchy.
+// CgroupDirs returns those of any cgroup, by its path from the root of the hierarchy.
 func (m *Manager) CgroupDirs(name string) (Dirs, error) { return m.dirs(name) }
 
-// dirs are those of the group at the path.
+// dirs returns those of the cgroup at the path.
 func (m *Manager) dirs(group string) (Dirs, error) {
 	return m.findDirs(func(Hierarchy, string) (string, error) { return group, nil })
 }
 
-// ProcessDirs are those of the group of a process, whose file /proc/PID/cgroup is given. alone is false if it has none
-// of its own: what the kernel tells of the root group is of the whole machine.
+// ProcessDirs returns those of the cgroup of a process, whose file /proc/PID/cgroup is given. alone is false if it is
+// the root cgroup, whose usage is that of the whole machine.
 func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
 	groups, err := cgroupslib.ParseCgroupFile(file)
 	if err != nil {
-		return Dirs{}, false, fmt.Errorf("read the control groups of a process: %w", err)
+		return Dirs{}, false, fmt.Errorf("read the cgroups of a process: %w", err)
 	}
 	alone = true
 	dirs, err = m.findDirs(func(h Hierarchy, controller string) (string, error) {
@@ -51,7 +51,7 @@ func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
 		}
 		below, ok := strings.CutPrefix(group+"/", strings.TrimSuffix(path.Join("/", h.Root), "/")+"/")
 		if !ok || strings.Contains(group, "..") {
-			return "", fmt.Errorf("control group %q lies outside of what is mounted at %q", group, h.Dir)
+			return "", fmt.Errorf("cgroup %q is outside of the hierarchy mounted at %q", group, h.Dir)
 		}
 		alone = alone && strings.Trim(below, "/") != ""
 		return below, nil
@@ -59,7 +59,7 @@ func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
 	return dirs, alone, err
 }
 
-// findDirs is the directories of the group that where names in each hierarchy, for the controller that counts there.
+// findDirs returns the directories of the cgroup that where names in each hierarchy, for the controllers that count.
 func (m *Manager) findDirs(where func(h Hierarchy, controller string) (string, error)) (Dirs, error) {
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {

@@ -15,21 +15,22 @@ import (
 	"github.com/opencontainers/cgroups/fs2"
 )
 
-// limitControllers are the controllers whose limits are set here. The others are the runtime's business.
+// limitControllers are the controllers whose limits are set here. The runtime handles the others.
 var limitControllers = []string{"cpu", "memory", "pids", "hugetlb"}
 
-// Hierarchy is one mounted hierarchy of control groups.
+// Hierarchy is one mounted cgroup hierarchy.
 type Hierarchy struct {
-	// Dir is where it is mounted, Root which of its groups is: not the root in a container that sees the machine's.
+	// Dir is its mount point, and Root the cgroup mounted there: not the root in a container that sees the machine's
+	// hierarchy.
 	Dir, Root string
-	// Controllers are those it has.
+	// Controllers are its controllers.
 	Controllers []string
-	// Unified says that it is version 2.
+	// Unified says that it is cgroup v2.
 	Unified bool
 }
 
-// FindHierarchies reads the mount table. On a hybrid machine the list holds those of version 1, and the one of
-// version 2 without controllers.
+// FindHierarchies reads the mount table. On a hybrid machine it returns the hierarchies of v1, and the one of v2 without
+// controllers.
 func FindHierarchies() ([]Hierarchy, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -56,16 +57,16 @@ func FindHierarchies() ([]Hierarchy, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("find control groups: none are mounted (mount cgroup2 on /sys/fs/cgroup)")
+		return nil, errors.New("find cgroups: none are mounted (mount cgroup2 on /sys/fs/cgroup)")
 	}
 	return found, nil
 }
 
-// ensure makes a group in this hierarchy and sets the limits that its controllers know of. giveUp decides whether
-// one can live without a controller.
-func (h Hierarchy) ensure(name cgroupName, limits Limits, giveUp func(string, error) bool) error {
+// ensure creates a cgroup in this hierarchy and sets the limits of its controllers. skip decides whether an error of a
+// controller is ignored.
+func (h Hierarchy) ensure(name cgroupName, limits Limits, skip func(string, error) bool) error {
 	if h.Unified {
-		return h.ensureUnified(name, limits, giveUp)
+		return h.ensureUnified(name, limits, skip)
 	}
 	dir := filepath.Join(h.Dir, name.cgroupfs())
 	for _, controller := range limitControllers {
@@ -76,7 +77,7 @@ func (h Hierarchy) ensure(name cgroupName, limits Limits, giveUp func(string, er
 		if err == nil {
 			err = set(dir, controller, limits.only(controller), false)
 		}
-		if err != nil && !giveUp(controller, err) {
+		if err != nil && !skip(controller, err) {
 			return fmt.Errorf("set %s limits: %w", controller, err)
 		}
 	}
@@ -90,16 +91,16 @@ var v1Setters = map[string]func(string, *cgroupslib.Resources) error{
 	"hugetlb": (&fs.HugetlbGroup{}).Set,
 }
 
-// ensureUnified makes the directories from the top down and hands each the controllers it can have.
-func (h Hierarchy) ensureUnified(name cgroupName, limits Limits, giveUp func(string, error) bool) error {
+// ensureUnified creates the directories from the top down and enables the available controllers for each.
+func (h Hierarchy) ensureUnified(name cgroupName, limits Limits, skip func(string, error) bool) error {
 	if len(h.Controllers) == 0 {
-		return nil // the empty half of a hybrid machine; the runtime makes what it needs there
+		return nil // v2 without controllers on a hybrid machine; the runtime creates what it needs there
 	}
 	dir := h.Dir
 	for _, element := range name {
 		for _, controller := range h.Controllers {
 			err := h.enableForChildren(dir, controller)
-			if err != nil && slices.Contains(limitControllers, controller) && !giveUp(controller, err) {
+			if err != nil && slices.Contains(limitControllers, controller) && !skip(controller, err) {
 				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
 			}
 		}
@@ -116,14 +117,14 @@ func (h Hierarchy) ensureUnified(name cgroupName, limits Limits, giveUp func(str
 		if !slices.Contains(strings.Fields(string(content)), controller) {
 			continue
 		}
-		if err := set(dir, controller, limits.only(controller), true); err != nil && !giveUp(controller, err) {
+		if err := set(dir, controller, limits.only(controller), true); err != nil && !skip(controller, err) {
 			return fmt.Errorf("set %s limits: %w", controller, err)
 		}
 	}
 	return nil
 }
 
-// set sets the limits of one controller in the group that is the directory.
+// set sets the limits of one controller in the cgroup at the directory.
 func set(dir, controller string, limits Limits, unified bool) error {
 	resources := limits.resources(unified)
 	if !unified {
@@ -136,7 +137,7 @@ func set(dir, controller string, limits Limits, unified bool) error {
 	return group.Set(resources)
 }
 
-// enable lets the groups below dir have the controller.
+// enable enables the controller for the cgroups below dir.
 func enable(dir, controller string) error {
 	file := filepath.Join(dir, "cgroup.subtree_control")
 	enabled, err := os.ReadFile(file)
@@ -149,7 +150,7 @@ func enable(dir, controller string) error {
 	return os.WriteFile(file, []byte("+"+controller), 0o644)
 }
 
-// only keeps the limits that belong to one controller.
+// only returns the limits of one controller.
 func (l Limits) only(controller string) Limits {
 	switch controller {
 	case "cpu":
@@ -165,7 +166,7 @@ func (l Limits) only(controller string) Limits {
 	}
 }
 
-// resources words the limits for the library. Version 2 weighs CPU on another scale than shares.
+// resources converts the limits for the library. Cgroup v2 weighs CPU on another scale than shares.
 func (l Limits) resources(unified bool) *cgroupslib.Resources {
 	r := &cgroupslib.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: l.Memory}
 	if unified {

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxKillRounds bounds how often new children of dying processes are looked for.
+// maxKillRounds bounds how often new children of killed processes are searched for.
 const maxKillRounds = 64
 
-// killAll kills every process in the groups at these directories and below, and returns when none is left or ctx
-// ends. It waits for the exits themselves, so it never looks again before something has changed.
+// killAll kills every process in the cgroups at these directories and below, and returns when none is left or ctx ends.
+// It waits for the processes' exits, so it does not poll.
 func killAll(ctx context.Context, dirs []string) error {
 	for range maxKillRounds {
 		for _, dir := range dirs {
-			// Version 2 kills a whole tree at once, forks included; elsewhere the file is not there.
+			// Cgroup v2 kills a whole tree at once, forks included; v1 does not have the file.
 			if file := filepath.Join(dir, "cgroup.kill"); cgroupslib.PathExists(file) {
-				_ = os.WriteFile(file, []byte("1"), 0) // the loop below finds who survived
+				_ = os.WriteFile(file, []byte("1"), 0) // the loop below finds the survivors
 			}
 		}
 		victims, err := openAll(dirs)
@@ -37,11 +37,11 @@ func killAll(ctx context.Context, dirs []string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("kill processes in control group %q: new ones keep appearing", dirs[0])
+	return fmt.Errorf("kill processes in cgroup %q: new ones keep appearing", dirs[0])
 }
 
-// openAll returns a pidfd of every process in the groups. A number that has left them by the time it is held may
-// belong to a stranger and is dropped. The map is empty only if there were no processes left.
+// openAll returns a pidfd of every process in the cgroups. A process that has left them before its pidfd was opened may
+// be another one with its number and is dropped. The map is empty only if there were no processes left.
 func openAll(dirs []string) (map[int]int, error) {
 	for {
 		before, err := pidsIn(dirs)
@@ -83,13 +83,13 @@ func closeAll(fds map[int]int) {
 	}
 }
 
-// pidsIn lists the processes in the groups and below. Processes that this PID namespace cannot see are left out.
+// pidsIn lists the processes in the cgroups and below. Processes that this PID namespace cannot see are left out.
 func pidsIn(dirs []string) (map[int]bool, error) {
 	pids := map[int]bool{}
 	for _, dir := range dirs {
 		found, err := cgroupslib.GetAllPids(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
-			return nil, fmt.Errorf("list processes in control group %q: %w", dir, err)
+			return nil, fmt.Errorf("list processes in cgroup %q: %w", dir, err)
 		}
 		for _, pid := range found {
 			if pid > 0 {
@@ -112,15 +112,14 @@ func killAndWait(ctx context.Context, victims map[int]int) error {
 	return waitReadable(ctx, fds)
 }
 
-// waitReadable waits until every descriptor has something to read (a pidfd has once its process has exited) or ctx
-// ends.
+// waitReadable waits until every descriptor is readable (a pidfd is once its process has exited) or ctx ends.
 func waitReadable(ctx context.Context, fds []int) error {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	defer func() { _ = r.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // hangs up the pipe, which ends the wait
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // closing the pipe ends the wait
 	defer func() {
 		if stop() {
 			_ = w.Close()

@@ -18,29 +18,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Config says where the groups lie and what limits they get.
+// Config are the values a Manager works with.
 type Config struct {
-	// CgroupRoot is the group that holds kubepods, like "/berth-1a2b"; "/" or empty is the root of the hierarchy.
+	// CgroupRoot is the cgroup that contains kubepods, like "/berth-1a2b"; "/" or empty is the root of the hierarchy.
 	CgroupRoot string
-	// Driver is who makes the groups until SetDriver says otherwise; empty means DriverCgroupfs. It has to be the one
-	// the runtime uses.
+	// Driver creates the cgroups unless SetDriver sets another one; empty means DriverCgroupfs. It must be the
+	// runtime's.
 	Driver Driver
-	// PodPidsLimit is the most processes of one Pod; 0 or less means no limit.
+	// PodPidsLimit is the largest number of processes of one Pod; 0 or less means no limit.
 	PodPidsLimit int64
 	// Resources are the options of the limits.
 	Resources ResourceOptions
-	// Hierarchies are the mounted hierarchies; nil means what the mount table says.
+	// Hierarchies are the mounted hierarchies; nil means those of the mount table.
 	Hierarchies []Hierarchy
 }
 
-// Deps are what a Manager needs of others.
+// Deps are what a Manager needs from others.
 type Deps struct {
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Manager keeps the groups of this node's Pods. All its state lies in the kernel. It is safe for concurrent use,
-// also for the same Pod.
+// Manager manages the cgroups of this node's Pods. All its state is in the kernel. It is safe for concurrent use, also
+// for the same Pod.
 type Manager struct {
 	config Config
 	root   cgroupName
@@ -49,10 +49,10 @@ type Manager struct {
 	mu          sync.Mutex // guards all below
 	driver      Driver
 	hierarchies []Hierarchy
-	warned      map[string]bool // controllers that were said to be left out
+	warned      map[string]bool // controllers that a warning was logged for
 }
 
-// New makes a Manager; it looks at nothing yet. An unknown driver is an error.
+// New returns a Manager; it accesses no cgroup yet. An unknown driver is an error.
 func New(deps Deps, config Config) (*Manager, error) {
 	if config.Driver == "" {
 		config.Driver = DriverCgroupfs
@@ -73,22 +73,22 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}, nil
 }
 
-// SetDriver says who makes the groups from here on. To be called before EnsureRoot: groups of another driver have other
-// names, and are not looked for.
+// SetDriver sets the driver. It is called before EnsureRoot: cgroups of another driver have other names and are not
+// found.
 func (m *Manager) SetDriver(driver Driver) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.driver = driver
 }
 
-// Driver is who makes the groups.
+// Driver returns the driver.
 func (m *Manager) Driver() Driver {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.driver
 }
 
-// EnsureRoot makes the groups above all Pods. To be called before the first EnsurePod, and as often as one likes.
+// EnsureRoot creates the cgroups above all Pods. It is called before the first EnsurePod, and may be called again.
 func (m *Manager) EnsureRoot(ctx context.Context) error {
 	for _, class := range []corev1.PodQOSClass{
 		corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort,
@@ -104,8 +104,8 @@ func (m *Manager) EnsureRoot(ctx context.Context) error {
 	return nil
 }
 
-// EnforceAllocatable bounds what all Pods together may use: CPU time by shares, memory, and processes if they are among
-// the resources. To be called after EnsureRoot. Memory that is in use already cannot be taken away, which is an error.
+// EnforceAllocatable limits all Pods together: CPU time by shares, memory, and processes if they are among the
+// resources. It is called after EnsureRoot. Memory in use cannot be taken away, which is an error.
 func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.ResourceList) error {
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), limitsFor(resources))
 }
@@ -116,12 +116,12 @@ func (m *Manager) UpdateBurstable(ctx context.Context, milliCPU int64) error {
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milliCPU)})
 }
 
-// CgroupParent is what the runtime is told to make the Pod's sandbox and containers in.
+// CgroupParent returns the cgroup in which the runtime creates the Pod's sandbox and containers.
 func (m *Manager) CgroupParent(pod *corev1.Pod) string {
 	return m.podCgroup(pod).path(m.Driver())
 }
 
-// EnsurePod makes the Pod's group with the limits its spec amounts to now, and returns its CgroupParent.
+// EnsurePod creates the Pod's cgroup, sets the limits of its spec, and returns its CgroupParent.
 func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error) {
 	name := m.podCgroup(pod)
 	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
@@ -131,15 +131,15 @@ func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error
 	return name.path(m.Driver()), nil
 }
 
-// UnlimitPod takes the limits of CPU time and memory off the Pod's group, for the moment in which those of its
-// containers change: which of them grow, and which shrink first, is then of no matter. EnsurePod sets them again.
+// UnlimitPod removes the limits of CPU time and memory of the Pod's cgroup while those of its containers change, so that
+// the order of the changes does not matter. EnsurePod sets them again.
 func (m *Manager) UnlimitPod(ctx context.Context, pod *corev1.Pod) error {
 	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
 	limits.CPUPeriod, limits.CPUQuota, limits.Memory = m.config.Resources.period(), -1, -1
 	return m.ensure(ctx, m.podCgroup(pod), limits)
 }
 
-// ensure makes a group and all above it, and sets its limits.
+// ensure creates a cgroup and all above it, and sets its limits.
 func (m *Manager) ensure(ctx context.Context, name cgroupName, limits Limits) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -153,13 +153,13 @@ func (m *Manager) ensure(ctx context.Context, name cgroupName, limits Limits) er
 	}
 	for _, h := range hierarchies {
 		if err := h.ensure(name, limits, m.skipController); err != nil {
-			return fmt.Errorf("make control group %q: %w", name.cgroupfs(), err)
+			return fmt.Errorf("create cgroup %q: %w", name.cgroupfs(), err)
 		}
 	}
 	return nil
 }
 
-// skipController says once that a controller does not do its work here, and whether the error is of that kind.
+// skipController reports whether the error says that a controller is missing or cannot be written, and logs that once.
 func (m *Manager) skipController(controller string, err error) bool {
 	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) && !isReadOnly(err) {
 		return false
@@ -168,13 +168,13 @@ func (m *Manager) skipController(controller string, err error) bool {
 	defer m.mu.Unlock()
 	if !m.warned[controller] {
 		m.warned[controller] = true
-		m.logger.Warn("control group limits of a controller are left out: it is missing or cannot be written",
+		m.logger.Warn("skipping the cgroup limits of a controller: it is missing or cannot be written",
 			"controller", controller, "error", err)
 	}
 	return true
 }
 
-// mountedHierarchies returns the hierarchies, looking them up the first time.
+// mountedHierarchies returns the hierarchies, and finds them the first time.
 func (m *Manager) mountedHierarchies() ([]Hierarchy, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,14 +196,14 @@ func (m *Manager) mountedHierarchies() ([]Hierarchy, error) {
 		for _, c := range limitControllers {
 			if !have[c] {
 				m.warned[c] = true
-				m.logger.Info("control group controller is not there, its limits are left out", "controller", c)
+				m.logger.Info("cgroup controller not found; skipping its limits", "controller", c)
 			}
 		}
 	}
 	return m.hierarchies, nil
 }
 
-// Pods lists the Pods that have a group in any hierarchy, in order of their UIDs.
+// Pods lists the Pods that have a cgroup in any hierarchy, in order of their UIDs.
 func (m *Manager) Pods() ([]types.UID, error) {
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
@@ -215,7 +215,7 @@ func (m *Manager) Pods() ([]types.UID, error) {
 		for _, h := range hierarchies {
 			entries, err := os.ReadDir(filepath.Join(h.Dir, parent))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return nil, fmt.Errorf("list control groups in %q: %w", parent, err)
+				return nil, fmt.Errorf("list cgroups in %q: %w", parent, err)
 			}
 			for _, entry := range entries {
 				if uid, ok := m.podUID(entry.Name()); ok && entry.IsDir() {
@@ -227,23 +227,23 @@ func (m *Manager) Pods() ([]types.UID, error) {
 	return slices.Sorted(maps.Keys(uids)), nil
 }
 
-// RemovePod kills whatever still runs in the Pod's group and removes it, with all that the runtime has left in it,
-// from every hierarchy. It returns when that is done or ctx ends. A Pod without a group is no error.
+// RemovePod kills all processes in the Pod's cgroup and removes it, with all that the runtime has left in it, from every
+// hierarchy. It returns when that is done or ctx ends. A Pod without a cgroup is not an error.
 func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 	for class := range qosCgroups {
 		name := m.qosCgroup(class).child(podPrefix + string(uid))
 		if err := m.remove(ctx, name); err != nil {
-			return fmt.Errorf("remove control group of pod %q: %w", uid, err)
+			return fmt.Errorf("remove cgroup of Pod %q: %w", uid, err)
 		}
 	}
 	return nil
 }
 
-// RemoveRoot kills whatever runs in any Pod's group and removes all groups, the CgroupRoot with them unless
-// something else lives there. To be called when the node is taken down.
+// RemoveRoot kills all processes in any Pod's cgroup and removes all cgroups, with CgroupRoot unless it has other
+// children. It is called when the node is removed.
 func (m *Manager) RemoveRoot(ctx context.Context) error {
 	if err := m.remove(ctx, m.root.child(kubepodsName)); err != nil {
-		return fmt.Errorf("remove control group %q: %w", m.root.child(kubepodsName).cgroupfs(), err)
+		return fmt.Errorf("remove cgroup %q: %w", m.root.child(kubepodsName).cgroupfs(), err)
 	}
 	if len(m.root) == 0 || m.Driver() == DriverSystemd {
 		return nil
@@ -255,13 +255,13 @@ func (m *Manager) RemoveRoot(ctx context.Context) error {
 	for _, h := range hierarchies {
 		dir := filepath.Join(h.Dir, m.root.cgroupfs())
 		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-			m.logger.Info("control group is left, something else lives in it", "dir", dir, "error", err)
+			m.logger.Info("cgroup not removed: it still has processes", "dir", dir, "error", err)
 		}
 	}
 	return nil
 }
 
-// remove empties and removes a group in all hierarchies.
+// remove empties and removes a cgroup in all hierarchies.
 func (m *Manager) remove(ctx context.Context, name cgroupName) error {
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {

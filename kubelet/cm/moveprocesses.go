@@ -9,27 +9,27 @@ import (
 	"syscall"
 )
 
-// initCgroup is the group that takes what ran in the top one.
+// initCgroup is the cgroup into which the processes of the topmost one are moved.
 const initCgroup = "init"
 
-// maxMoveAttempts is how often the list of processes is read anew: one that is read may have forked since.
+// maxMoveAttempts is how often the list of processes is read: a listed one may have forked since.
 const maxMoveAttempts = 20
 
-// enableForChildren lets the groups below dir have the controller. A group of version 2 that has processes of its own cannot
-// give controllers to others ("no internal processes"; only the machine's root may). In a container the topmost group
-// that is seen is such a one: whoever started berth there runs in it, and berth too. They are moved into a group beside.
+// enableForChildren enables the controller for the cgroups below dir. A cgroup of v2 with processes of its own cannot do
+// that ("no internal processes"; only the machine's root may). In a container the topmost visible cgroup is such a one:
+// the process that started berth runs in it, and berth too. They are moved into a cgroup below it.
 func (h Hierarchy) enableForChildren(dir, controller string) error {
 	err := enable(dir, controller)
 	for try := 0; errors.Is(err, syscall.EBUSY) && dir == h.Dir && try < maxMoveAttempts; try++ {
 		if err := moveProcesses(dir); err != nil {
-			return fmt.Errorf("move the processes of %q into a group of their own: %w", dir, err)
+			return fmt.Errorf("move the processes of %q into a cgroup of their own: %w", dir, err)
 		}
 		err = enable(dir, controller)
 	}
 	return err
 }
 
-// moveProcesses moves the processes of a group into one below it.
+// moveProcesses moves the processes of a cgroup into one below it.
 func moveProcesses(dir string) error {
 	target := filepath.Join(dir, initCgroup)
 	if err := os.Mkdir(target, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

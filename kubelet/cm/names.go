@@ -11,17 +11,17 @@ import (
 	"github.com/berth-dev/berth/kubelet/qos"
 )
 
-// Driver is who makes the control groups.
+// Driver is what creates the cgroups.
 type Driver string
 
 const (
-	// DriverCgroupfs makes directories in the kernel's file system.
+	// DriverCgroupfs creates directories in the kernel's file system.
 	DriverCgroupfs Driver = "cgroupfs"
-	// DriverSystemd asks systemd for slices. It is right wherever systemd believes that the tree is its own.
+	// DriverSystemd creates systemd slices. It is right where systemd manages the hierarchy.
 	DriverSystemd Driver = "systemd"
 )
 
-// ParseDriver reads a driver's name.
+// ParseDriver parses a driver's name.
 func ParseDriver(name string) (Driver, error) {
 	switch driver := Driver(name); driver {
 	case DriverCgroupfs, DriverSystemd:
@@ -36,7 +36,7 @@ const (
 	podPrefix    = "pod"
 )
 
-// cgroupName is the way to a group from the root of the hierarchy, one element a level.
+// cgroupName is the path of a cgroup from the root of the hierarchy, one element a level.
 type cgroupName []string
 
 // parseCgroupName splits a path like "/berth-1a2b" into its elements.
@@ -54,14 +54,13 @@ func (n cgroupName) child(elements ...string) cgroupName {
 	return append(n[:len(n):len(n)], elements...)
 }
 
-// cgroupfs is the group's path as the cgroupfs driver names it.
+// cgroupfs returns the cgroup's path as the cgroupfs driver names it.
 func (n cgroupName) cgroupfs() string {
 	return "/" + path.Join(n...)
 }
 
-// systemd is the group's path as the systemd driver names it. A slice carries the names of all above it, and "-"
-// stands between levels: [kubepods burstable pod1-2] is
-// /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice.
+// systemd returns the cgroup's path as the systemd driver names it. A slice has the names of all above it, separated by
+// "-": [kubepods burstable pod1-2] is /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice.
 func (n cgroupName) systemd() string {
 	whole, slice := "/", ""
 	for _, element := range n {
@@ -82,24 +81,24 @@ func (n cgroupName) path(driver Driver) string {
 	return n.cgroupfs()
 }
 
-// qosCgroups are the elements below kubepods that hold the Pods of each class.
+// qosCgroups are the elements below kubepods that contain the Pods of each class.
 var qosCgroups = map[corev1.PodQOSClass][]string{
 	corev1.PodQOSGuaranteed: nil,
 	corev1.PodQOSBurstable:  {"burstable"},
 	corev1.PodQOSBestEffort: {"besteffort"},
 }
 
-// qosCgroup is the group that holds the Pods of a class.
+// qosCgroup returns the cgroup that contains the Pods of a class.
 func (m *Manager) qosCgroup(class corev1.PodQOSClass) cgroupName {
 	return m.root.child(kubepodsName).child(qosCgroups[class]...)
 }
 
-// podCgroup is the Pod's group.
+// podCgroup returns the Pod's cgroup.
 func (m *Manager) podCgroup(pod *corev1.Pod) cgroupName {
 	return m.qosCgroup(qos.Class(pod)).child(podPrefix + string(pod.UID))
 }
 
-// podUID reads the Pod's UID out of the last element of its group's path.
+// podUID parses the Pod's UID from the last element of its cgroup's path.
 func (m *Manager) podUID(element string) (types.UID, bool) {
 	if m.Driver() == DriverSystemd {
 		name, isSlice := strings.CutSuffix(element, ".slice")

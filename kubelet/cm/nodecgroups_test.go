@@ -117,7 +117,8 @@ func TestNodeCgroupsDetectDriver(t *testing.T) {
 	}
 }
 
-// TestNodeCgroupsWaitForTheRuntime creates no cgroup before the runtime has told its driver, and renames none after that.
+// TestNodeCgroupsWaitForTheRuntime creates no cgroup before the runtime has reported its driver, and renames none after
+// that.
 func TestNodeCgroupsWaitForTheRuntime(t *testing.T) {
 	f := newNodeFixture(t, func(string, *NodeCgroupsConfig) {})
 	f.runtime.FailNext("RuntimeConfig", status.Error(codes.Unavailable, "connection refused"))

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// limitsFor are the limits that amounts of CPU, memory and processes make. What is absent or zero sets nothing.
+// limitsFor returns the limits for amounts of CPU, memory and processes. What is absent or zero sets nothing.
 func limitsFor(resources corev1.ResourceList) Limits {
 	limits := Limits{Memory: resources.Memory().Value()}
 	if cpu := resources.Cpu(); !cpu.IsZero() {
@@ -25,17 +25,16 @@ func limitsFor(resources corev1.ResourceList) Limits {
 	return limits
 }
 
-// EnforceReserved holds a group that somebody else made, like that of the system's own programs, to the amounts: CPU time by
-// shares, memory, and processes. The group is a path below the hierarchies, "/system.slice", whoever makes groups. It has
-// to be there, with each controller whose limit is to be set: what is missing is an error, and so is memory that is in
-// use already.
+// EnforceReserved limits an existing cgroup, like that of the system's own programs, to the amounts: CPU time by shares,
+// memory, and processes. The cgroup is a path below the hierarchies, such as "/system.slice", with any driver. It must
+// exist, with each controller whose limit is set: a missing one is an error, and so is memory that is in use.
 func (m *Manager) EnforceReserved(ctx context.Context, group string, amounts corev1.ResourceList) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	clean := path.Clean("/" + group)
 	if clean == "/" {
-		return fmt.Errorf("bound control group %q: name a group below the root", group)
+		return fmt.Errorf("limit cgroup %q: name a cgroup below the root", group)
 	}
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
@@ -53,13 +52,13 @@ func (m *Manager) EnforceReserved(ctx context.Context, group string, amounts cor
 			err = set(dir, controller, limits.only(controller), unified)
 		}
 		if err != nil {
-			return fmt.Errorf("bound control group %q: set %s limits: %w", group, controller, err)
+			return fmt.Errorf("limit cgroup %q: set %s limits: %w", group, controller, err)
 		}
 	}
 	return nil
 }
 
-// controllerDir is the group's directory where the controller is, which has to be there.
+// controllerDir returns the cgroup's directory in the hierarchy of the controller, which must exist.
 func controllerDir(hierarchies []Hierarchy, controller, group string) (dir string, unified bool, err error) {
 	for _, h := range hierarchies {
 		if !slices.Contains(h.Controllers, controller) {
@@ -67,17 +66,17 @@ func controllerDir(hierarchies []Hierarchy, controller, group string) (dir strin
 		}
 		dir := filepath.Join(h.Dir, group)
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			return "", false, fmt.Errorf("bound control group %q: there is no %s: whoever starts these programs has to make it",
+			return "", false, fmt.Errorf("limit cgroup %q: %s not found: what starts these programs must create it",
 				group, dir)
 		} else if err != nil {
-			return "", false, fmt.Errorf("bound control group %q: %w", group, err)
+			return "", false, fmt.Errorf("limit cgroup %q: %w", group, err)
 		}
 		return dir, h.Unified, nil
 	}
-	return "", false, fmt.Errorf("bound control group %q: this machine has no controller %s", group, controller)
+	return "", false, fmt.Errorf("limit cgroup %q: this machine has no controller %s", group, controller)
 }
 
-// controllers are those that the limits need.
+// controllers returns the controllers of the limits.
 func (l Limits) controllers() []string {
 	var needed []string
 	for controller, wanted := range map[string]bool{

@@ -22,7 +22,7 @@ const (
 	sharesPerCPU         = 1024
 	// DefaultQuotaPeriod is the period of CPU quotas, in microseconds.
 	DefaultQuotaPeriod int64 = 100_000
-	// minQuota is the smallest quota the kernel takes, in microseconds.
+	// minQuota is the smallest quota that the kernel accepts, in microseconds.
 	minQuota int64 = 1000
 )
 
@@ -49,26 +49,26 @@ func Quota(milliCPU, period int64) int64 {
 type ResourceOptions struct {
 	// MemoryCapacity is the node's memory in bytes.
 	MemoryCapacity int64
-	// NoCPUQuota leaves CPU limits unenforced.
+	// NoCPUQuota does not enforce CPU limits.
 	NoCPUQuota bool
 	// QuotaPeriod is the period of CPU quotas in microseconds; 0 means DefaultQuotaPeriod.
 	QuotaPeriod int64
 	// Unified says that the node has cgroup v2 only.
 	Unified bool
-	// SingleProcessOOMKill lets the kernel kill one process of a container that is out of memory, instead of all of
-	// them. Without cgroup v2 it is always so.
+	// SingleProcessOOMKill makes the kernel kill one process of a container that is out of memory, instead of all of
+	// them. With cgroup v1 that is always so.
 	SingleProcessOOMKill bool
 	// Swap says that the kernel accounts for swap, so that a container's use of it can be limited.
 	Swap bool
-	// SwapBehavior says which containers may use any; SwapCapacity is what the node has, in bytes.
+	// SwapBehavior decides which containers may use swap; SwapCapacity is that of the node, in bytes.
 	SwapBehavior SwapBehavior
 	SwapCapacity int64
 	// HugePageSizes are the sizes of huge pages, like "2MB", that the kernel can limit.
 	HugePageSizes []string
 }
 
-// DetectResourceOptions fills in what can be read from the kernel: Unified, Swap, HugePageSizes. The rest is the
-// caller's to set.
+// DetectResourceOptions returns what can be read from the kernel: Unified, Swap, HugePageSizes. The caller sets the
+// rest.
 func DetectResourceOptions() ResourceOptions {
 	opts := ResourceOptions{Unified: cgroupslib.IsCgroup2UnifiedMode()}
 	if opts.Unified {
@@ -96,8 +96,8 @@ func (o ResourceOptions) period() int64 {
 	return o.QuotaPeriod
 }
 
-// ContainerResources computes what the runtime is told of a container's resources. What a container does not limit
-// itself, the Pod's own limit stands in for.
+// ContainerResources returns the runtime's resources of a container. The Pod's own limits apply to what the container
+// does not limit itself.
 func ContainerResources(pod *corev1.Pod, c *corev1.Container,
 	opts ResourceOptions) *runtimeapi.LinuxContainerResources {
 	cpuLimit, memoryLimit := c.Resources.Limits.Cpu(), c.Resources.Limits.Memory()
@@ -127,7 +127,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container,
 	return r
 }
 
-// hugepageLimits limits every size of huge pages, to 0 unless the container, or else the Pod, says otherwise.
+// hugepageLimits limits every size of huge pages, to 0 unless the container, or else the Pod, sets another limit.
 func hugepageLimits(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) []*runtimeapi.HugepageLimit {
 	wanted := map[string]uint64{}
 	if pod.Spec.Resources != nil {
@@ -141,7 +141,7 @@ func hugepageLimits(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) 
 	return limits
 }
 
-// readHugepages puts the hugepages-* amounts of the list into wanted, in bytes by the kernel's name of the size.
+// readHugepages adds the hugepages-* amounts of the list to wanted, in bytes by the kernel's name of the size.
 func readHugepages(wanted map[string]uint64, list corev1.ResourceList) {
 	for name, amount := range list {
 		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
@@ -150,13 +150,13 @@ func readHugepages(wanted map[string]uint64, list corev1.ResourceList) {
 		}
 		pageSize, err := resource.ParseQuantity(size)
 		if err != nil {
-			continue // the API server lets no such name through
+			continue // the API server rejects such names
 		}
 		wanted[kernelPageSize(pageSize.Value())] = uint64(amount.Value())
 	}
 }
 
-// kernelPageSize words a size as the hugetlb controller does: "64KB", "2MB", "1GB".
+// kernelPageSize formats a size as the hugetlb controller does: "64KB", "2MB", "1GB".
 func kernelPageSize(bytes int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
 	i := 0
@@ -167,7 +167,7 @@ func kernelPageSize(bytes int64) string {
 	return fmt.Sprintf("%d%s", bytes, units[i])
 }
 
-// Limits are the limits of one control group. A zero field sets nothing, and leaves what is.
+// Limits are the limits of one cgroup. A zero field leaves its limit unchanged.
 type Limits struct {
 	CPUShares int64 // in the units of cgroup v1
 	// CPUQuota and CPUPeriod are in microseconds; a quota of -1 means no limit.
@@ -178,8 +178,8 @@ type Limits struct {
 	Hugepages map[string]uint64
 }
 
-// PodLimits computes the limits of a Pod's group: shares of all that its containers ask for; quota and memory if
-// every container is limited in it; pidsLimit if it is positive.
+// PodLimits returns the limits of a Pod's cgroup: shares of all that its containers request; quota and memory if every
+// container limits them; pidsLimit if it is positive.
 func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
 	cpuLimited, memoryLimited := true, true
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/cgroups/manager"
 )
 
-// ensureSlice has systemd make a slice, and all above it, with its limits.
+// ensureSlice makes systemd create a slice, and all above it, and sets its limits.
 func ensureSlice(name cgroupName, limits Limits, unified bool) error {
 	resources := limits.resources(unified)
 	group, err := sliceManager(name, resources)
@@ -17,15 +17,15 @@ func ensureSlice(name cgroupName, limits Limits, unified bool) error {
 		return err
 	}
 	if err := group.Apply(-1); err != nil { // -1: no process joins
-		return fmt.Errorf("have systemd make slice %q: %w", name.systemd(), err)
+		return fmt.Errorf("create slice %q with systemd: %w", name.systemd(), err)
 	}
 	if err := group.Set(resources); err != nil {
-		return fmt.Errorf("have systemd set the limits of slice %q: %w", name.systemd(), err)
+		return fmt.Errorf("set limits of slice %q with systemd: %w", name.systemd(), err)
 	}
 	return nil
 }
 
-// setSlice has systemd set the limits of a slice that is there, by its own name.
+// setSlice sets the limits of an existing slice, by its own name.
 func setSlice(slice string, limits Limits, unified bool) error {
 	resources := limits.resources(unified)
 	parent := "-.slice"
@@ -34,27 +34,27 @@ func setSlice(slice string, limits Limits, unified bool) error {
 	}
 	group, err := manager.New(&cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources})
 	if err != nil {
-		return fmt.Errorf("reach systemd for slice %q: %w", slice, err)
+		return fmt.Errorf("connect to systemd for slice %q: %w", slice, err)
 	}
 	if err := group.Set(resources); err != nil {
-		return fmt.Errorf("have systemd set the limits of slice %q: %w", slice, err)
+		return fmt.Errorf("set limits of slice %q with systemd: %w", slice, err)
 	}
 	return nil
 }
 
-// removeSlice has systemd stop a slice.
+// removeSlice stops a slice.
 func removeSlice(name cgroupName) error {
 	group, err := sliceManager(name, &cgroupslib.Resources{SkipDevices: true})
 	if err != nil {
 		return err
 	}
 	if err := group.Destroy(); err != nil {
-		return fmt.Errorf("have systemd stop slice %q: %w", name.systemd(), err)
+		return fmt.Errorf("stop slice %q with systemd: %w", name.systemd(), err)
 	}
 	return nil
 }
 
-// sliceConfig says to the library which slice is meant, and below which one.
+// sliceConfig names a slice and its parent for the library.
 func sliceConfig(name cgroupName, resources *cgroupslib.Resources) *cgroupslib.Cgroup {
 	dir, slice := path.Split(name.systemd())
 	parent := path.Base(dir)
@@ -67,7 +67,7 @@ func sliceConfig(name cgroupName, resources *cgroupslib.Resources) *cgroupslib.C
 func sliceManager(name cgroupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
 	group, err := manager.New(sliceConfig(name, resources))
 	if err != nil {
-		return nil, fmt.Errorf("reach systemd for slice %q: %w", name.systemd(), err)
+		return nil, fmt.Errorf("connect to systemd for slice %q: %w", name.systemd(), err)
 	}
 	return group, nil
 }

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestSlices holds what systemd is asked for: the names, which tell the way to the root, and the limits of each version.
-// Whether a systemd does it was not seen on a machine that has none; there it is said.
+// TestSlices checks what systemd is asked for: the names, which contain the path from the root, and the limits of each
+// cgroup version.
 func TestSlices(t *testing.T) {
 	pod := podOf("12-ab", corev1.ResourceRequirements{Requests: amounts("cpu", "1"), Limits: amounts("cpu", "1500m", "memory", "64Mi")})
 	limits := PodLimits(pod, 50, ResourceOptions{})

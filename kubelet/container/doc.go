@@ -1,6 +1,5 @@
-// Package container holds the plain types of one Pod as the container runtime sees it.
+// Package container has the state of one Pod in the container runtime.
 //
-// Whoever reads the runtime (package pleg) fills a [PodStatus] from CRI answers with [FromCRI]; whoever decides,
-// reports or kills reads it. Nothing in here does I/O, and a PodStatus is never changed after it was handed on, so
-// that it may be read from several goroutines.
+// Package pleg builds a [PodStatus] from responses of the CRI with [FromCRI]; the pod workers, the planner and the status read
+// it. Nothing in this package does I/O. A PodStatus is not changed after it was built, so several goroutines may read it.
 package container

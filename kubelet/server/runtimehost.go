@@ -58,10 +58,10 @@ func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, containe
 		},
 	}})
 	if err != nil {
-		return "", fmt.Errorf("find container %q of pod %q: %w", container, pod.Namespace+"/"+pod.Name, err)
+		return "", fmt.Errorf("find container %q of Pod %q: %w", container, pod.Namespace+"/"+pod.Name, err)
 	}
 	if len(response.Containers) == 0 {
-		return "", fmt.Errorf("container %q of pod %q: %w: it is not running", container,
+		return "", fmt.Errorf("container %q of Pod %q: %w: it is not running", container,
 			pod.Namespace+"/"+pod.Name, ErrNotFound)
 	}
 	return slices.MaxFunc(response.Containers, func(a, b *runtimeapi.Container) int {
@@ -76,10 +76,10 @@ func (h *RuntimeHost) SandboxID(ctx context.Context, pod *corev1.Pod) (string, e
 		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: string(pod.UID)},
 	}})
 	if err != nil {
-		return "", fmt.Errorf("find sandbox of pod %q: %w", pod.Namespace+"/"+pod.Name, err)
+		return "", fmt.Errorf("find sandbox of Pod %q: %w", pod.Namespace+"/"+pod.Name, err)
 	}
 	if len(response.Items) == 0 {
-		return "", fmt.Errorf("sandbox of pod %q: %w: none is ready", pod.Namespace+"/"+pod.Name, ErrNotFound)
+		return "", fmt.Errorf("sandbox of Pod %q: %w: none is ready", pod.Namespace+"/"+pod.Name, ErrNotFound)
 	}
 	return slices.MaxFunc(response.Items, func(a, b *runtimeapi.PodSandbox) int {
 		return cmp.Compare(a.CreatedAt, b.CreatedAt)
@@ -132,7 +132,7 @@ func (h *RuntimeHost) GetPortForward(
 	}
 	response, err := h.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: opts.Ports})
 	if err != nil {
-		return nil, fmt.Errorf("prepare port forward to pod %q: %w", pod.Namespace+"/"+pod.Name, err)
+		return nil, fmt.Errorf("prepare port forward to Pod %q: %w", pod.Namespace+"/"+pod.Name, err)
 	}
 	return parseURL(response.Url)
 }
@@ -177,7 +177,7 @@ func (h *RuntimeHost) CheckpointTo(
 		if strings.Contains(strings.ToLower(err.Error()), "criu") {
 			help = " (install criu in the runtime's PATH)"
 		}
-		return fmt.Errorf("checkpoint container %q of pod %q%s: %w", container, pod.Namespace+"/"+pod.Name, help, err)
+		return fmt.Errorf("checkpoint container %q of Pod %q%s: %w", container, pod.Namespace+"/"+pod.Name, help, err)
 	}
 	return nil
 }

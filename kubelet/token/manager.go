@@ -139,7 +139,7 @@ func (m *Manager) Token(
 	case <-entry.lock:
 		defer func() { entry.lock <- struct{}{} }()
 	case <-ctx.Done():
-		return "", fmt.Errorf("get token for pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
+		return "", fmt.Errorf("get token for Pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
 	}
 	m.mu.Lock()
 	value, valid := entry.value, m.clock.Now().Before(entry.expires)
@@ -208,11 +208,11 @@ func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.Tok
 			metav1.CreateOptions{})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
+		return nil, fmt.Errorf("request token of service account %s/%s for Pod %q: %w", k.namespace, k.serviceAccount,
 			k.podName, err)
 	}
 	if response.Status.Token == "" {
-		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: the API server returned an empty token",
+		return nil, fmt.Errorf("request token of service account %s/%s for Pod %q: the API server returned an empty token",
 			k.namespace, k.serviceAccount, k.podName)
 	}
 	return response, nil

@@ -64,7 +64,7 @@ func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 			continue
 		}
 		if block == maxBlocks {
-			return nil, fmt.Errorf("allocate user namespace of pod %s: all %d blocks of ids are in use", uid, maxBlocks-1)
+			return nil, fmt.Errorf("allocate user namespace of Pod %s: all %d blocks of ids are in use", uid, maxBlocks-1)
 		}
 		if err := m.write(uid, block); err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func (m *Manager) Release(uid types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := os.Remove(m.file(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("release user namespace of pod %s: %w", uid, err)
+		return fmt.Errorf("release user namespace of Pod %s: %w", uid, err)
 	}
 	if block, ok := m.pods[uid]; ok {
 		delete(m.pods, uid)
@@ -114,7 +114,7 @@ func (m *Manager) load() error {
 			continue
 		}
 		if other := blocks[block]; other != "" {
-			return fmt.Errorf("read user namespaces: pods %s and %s have the same ids", other, uid)
+			return fmt.Errorf("read user namespaces: Pods %s and %s have the same ids", other, uid)
 		}
 		blocks[block], pods[uid] = uid, block
 	}
@@ -130,20 +130,20 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
-		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not a valid record (%w): "+remedy, uid, path,
+		return 0, false, fmt.Errorf("read user namespace of Pod %s: %q is not a valid record (%w): "+remedy, uid, path,
 			errors.Join(err, fs.ErrInvalid))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, false, fmt.Errorf("read user namespace of pod %s: %w", uid, err)
+		return 0, false, fmt.Errorf("read user namespace of Pod %s: %w", uid, err)
 	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w: "+remedy, uid, path, err)
+		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: %w: "+remedy, uid, path, err)
 	}
 	if len(r.UIDs) != 1 || len(r.GIDs) != 1 || r.UIDs[0] != r.GIDs[0] || r.UIDs[0].ContainerID != 0 ||
 		r.UIDs[0].Length != blockSize || r.UIDs[0].HostID%blockSize != 0 || r.UIDs[0].HostID == 0 {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids: "+remedy, uid, path,
+		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: not one block of %d ids: "+remedy, uid, path,
 			blockSize)
 	}
 	return r.UIDs[0].HostID / blockSize, true, nil
@@ -154,10 +154,10 @@ func (m *Manager) write(uid types.UID, block uint32) error {
 	ids := []mapping{{HostID: block * blockSize, Length: blockSize}}
 	data, err := json.Marshal(record{UIDs: ids, GIDs: ids})
 	if err != nil {
-		return fmt.Errorf("record user namespace of pod %s: %w", uid, err)
+		return fmt.Errorf("record user namespace of Pod %s: %w", uid, err)
 	}
 	if err := atomicfile.Write(m.file(uid), data, 0o600); err != nil {
-		return fmt.Errorf("record user namespace of pod %s: %w", uid, err)
+		return fmt.Errorf("record user namespace of Pod %s: %w", uid, err)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func TestInvalidRecordFailsEnsure(t *testing.T) {
 			dir := podsDir(t, "a", "b")
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "userns"), []byte(content), 0o600))
 			_, err := userns.New(dir).Ensure("b")
-			require.ErrorContains(t, err, "pod a")
+			require.ErrorContains(t, err, "Pod a")
 		})
 	}
 	m := userns.New(podsDir(t))

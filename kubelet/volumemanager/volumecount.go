@@ -15,7 +15,8 @@ const (
 	pluginUnknown = "N/A"
 )
 
-var totalVolumesDesc = prometheus.NewDesc("volume_manager_total_volumes", "Number of volumes of Pods, by plugin and by state: set up (actual) or used by a Pod (desired).",
+var totalVolumesDesc = prometheus.NewDesc("volume_manager_total_volumes",
+	"Number of volumes of Pods, by plugin and by state: set up (actual) or used by a Pod (desired).",
 	[]string{"plugin_name", "state"}, nil)
 
 // volumeKind is the labels of a count.

@@ -32,7 +32,7 @@ import (
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
-const patience = 3 * time.Minute
+const liveTimeout = 3 * time.Minute
 
 // controlPlane runs a real API server, and the controllers that are not ours, until the test ends.
 func controlPlane(t *testing.T) (dataDir string) {
@@ -77,12 +77,12 @@ func clientOf(path string) (kubernetes.Interface, error) {
 // the attacher may read the disk's Secret.
 func TestAgainstTheRealAPIServer(t *testing.T) {
 	dataDir := controlPlane(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*liveTimeout)
 	defer cancel()
 	var admin kubernetes.Interface
 	eventually := func(f func() bool, what string) {
 		t.Helper()
-		require.Eventually(t, f, patience, 20*time.Millisecond, what)
+		require.Eventually(t, f, liveTimeout, 20*time.Millisecond, what)
 	}
 	eventually(func() bool {
 		var err error

@@ -19,37 +19,36 @@ import (
 // Name is the controller's name in events and logs.
 const Name = "attachdetach-controller"
 
-// Deps are what the controller works with. Only Client is required.
+// Deps are the dependencies of the controller. Only Client is required.
 type Deps struct {
 	// Client reads and writes the API. It needs to read Pods, claims, PersistentVolumes, nodes, CSIDrivers and
 	// VolumeAttachments, to create and delete VolumeAttachments, and to patch nodes/status and write events.
 	Client kubernetes.Interface
-	// Plugins are tried before the CSI plugin, which is always there. Usually none.
+	// Plugins are tried before the CSI plugin, which is always used. Usually none.
 	Plugins []operationexecutor.AttachablePlugin
-	// OnClaimChanged is told of each claim that has changed, or whose PersistentVolume has, as the controller's watches show
-	// it, and of all that there are when it starts: a node agent in the same process may not watch claims itself. It must
-	// return soon. It may be nil.
+	// OnClaimChanged, if set, is called for each claim that changes, or whose PersistentVolume changes, and for all that exist
+	// at the start, so that a kubelet in the same process needs no watch of claims. It must return soon.
 	OnClaimChanged func(namespace, name string)
-	// Timeline gets attaches and what Pods wait for. It may be nil.
+	// Timeline records attaches and what Pods wait for. It may be nil.
 	Timeline *timeline.Recorder
-	// Recorder takes events. By default the controller sends events itself, under its own name.
+	// Recorder records events. By default the controller sends events itself, under its own name.
 	Recorder record.EventRecorder
-	// Logger gets what happens. The default discards.
+	// Logger defaults to one that discards.
 	Logger *slog.Logger
 	// Clock is the source of time. The default is the real clock.
 	Clock clock.Clock
-	// Registerer takes the metrics while the controller runs. The default keeps none.
+	// Registerer registers the metrics while the controller runs. By default there are none.
 	Registerer prometheus.Registerer
 }
 
-// Config is how the controller works. Zero fields mean the defaults.
+// Config is the configuration of the controller. Zero fields mean the defaults.
 type Config struct {
-	// SafetyPeriod is the time between passes over everything, in case that an event was lost. Default 1 min.
+	// SafetyPeriod is the time between passes over everything, in case an event was lost. Default 1 min.
 	SafetyPeriod time.Duration
 	// ResyncPeriod is the time between new readings of all Pods and VolumeAttachments. Default 3 min.
 	ResyncPeriod time.Duration
-	// MaxWaitForUnmount is how long a volume may stay mounted on a node that is not ready before it is detached all the
-	// same. Default 6 min. A Node's annotation reconciler.AnnMaxWaitForUnmount stands above it.
+	// MaxWaitForUnmount is how long a volume may stay mounted on a node that is not ready before it is detached anyway.
+	// Default 6 min. A Node's annotation reconciler.AnnMaxWaitForUnmount overrides it.
 	MaxWaitForUnmount time.Duration
 	// DisableForceDetachOnTimeout turns that off; the out-of-service taint still forces.
 	DisableForceDetachOnTimeout bool
@@ -64,13 +63,13 @@ type Config struct {
 	// StatusWriters is how many node statuses are written at once. Default 16.
 	StatusWriters int
 	// NodeSelector is the nodes to work for, so that the controller can run beside another one. Nil means all nodes.
-	// With a selector, VolumeAttachments of nodes that do not exist are left alone: nobody can say whose they are.
+	// With a selector, VolumeAttachments of nodes that do not exist are ignored: another controller may own them.
 	NodeSelector labels.Selector
 }
 
 func (d Deps) complete() (Deps, error) {
 	if d.Client == nil {
-		return d, errors.New("make attachdetach controller: field Deps.Client is required")
+		return d, errors.New("attachdetach: Deps.Client is required")
 	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
@@ -94,14 +93,14 @@ func (c Config) complete() (Config, error) {
 		{"AttachTimeout", &c.AttachTimeout, 2 * time.Minute},
 	} {
 		if *field.value < 0 {
-			return c, fmt.Errorf("configure attachdetach controller: field %s is negative: %s", field.name, *field.value)
+			return c, fmt.Errorf("attachdetach: Config.%s is negative: %s", field.name, *field.value)
 		}
 		if *field.value == 0 {
 			*field.value = field.or
 		}
 	}
 	if c.Parallel < 0 || c.StatusWriters < 0 {
-		return c, errors.New("configure attachdetach controller: fields Parallel and StatusWriters must not be negative")
+		return c, errors.New("attachdetach: Config.Parallel and Config.StatusWriters must not be negative")
 	}
 	if c.VerifyPeriod == 0 {
 		c.VerifyPeriod = time.Minute

@@ -31,7 +31,7 @@ type Controller struct {
 	ready  atomic.Bool
 }
 
-// New makes the controller. It starts nothing.
+// New returns a controller. It starts nothing.
 func New(deps Deps, config Config) (*Controller, error) {
 	deps, err := deps.complete()
 	if err != nil {
@@ -43,7 +43,7 @@ func New(deps Deps, config Config) (*Controller, error) {
 	return &Controller{deps: deps, config: config}, nil
 }
 
-// Ready reports an error until what is attached and what should be is known, and work has begun.
+// Ready returns an error until both states of the world are complete and the reconciler runs.
 func (c *Controller) Ready() error {
 	if !c.ready.Load() {
 		return fmt.Errorf("%s has not read the state of the cluster yet", Name)
@@ -51,7 +51,7 @@ func (c *Controller) Ready() error {
 	return nil
 }
 
-// Start runs the controller until ctx ends, and returns once all that it began has ended.
+// Start runs the controller until ctx ends, and returns once all its goroutines have ended.
 func (c *Controller) Start(ctx context.Context) error {
 	recorder := c.deps.Recorder
 	if recorder == nil {
@@ -93,7 +93,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	return err
 }
 
-// components is the parts of a controller that runs.
+// components are the components of a running controller.
 type components struct {
 	factory   informers.SharedInformerFactory
 	synced    []toolscache.DoneChecker
@@ -103,7 +103,7 @@ type components struct {
 	metrics   *metrics.Collector
 }
 
-// build wires the parts. It starts nothing.
+// build creates and connects the components. It starts nothing.
 func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.deps.Client, 0, informers.WithTransform(stripUnusedFields))
 	storage, core := factory.Storage().V1(), factory.Core().V1()

@@ -39,7 +39,7 @@ func TestVolumeFollowsItsPod(t *testing.T) {
 		return w.metric("attachdetach_controller_total_volumes", "actual_state_of_world") == 1 &&
 			w.metric("attachdetach_controller_total_volumes", "desired_state_of_world") == 1 &&
 			w.metric("storage_count_attachable_volumes_in_use", "kubernetes.io/csi:"+driver) == 1
-	}, "metrics must tell of both worlds")
+	}, "metrics must count both states of the world")
 
 	w.updateNodeStatus("a", inUse(unique("d")))
 	w.deletePod("web")
@@ -77,22 +77,22 @@ func TestClaimThatIsBoundLater(t *testing.T) {
 	w.eventually(w.attachedAndReported("d", "a"), "the binding alone must bring the attach about")
 }
 
-func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
+func TestOnClaimChangedGetsClaimsAndTheirVolumes(t *testing.T) {
 	w := newFixture(t)
 	w.disk("before")
-	told := make(chan string, 100)
-	w.claimChanged = func(namespace, name string) { told <- namespace + "/" + name }
+	changed := make(chan string, 100)
+	w.claimChanged = func(namespace, name string) { changed <- namespace + "/" + name }
 	w.start()
 	await := func(claim string) {
 		t.Helper()
 		for {
 			select {
-			case got := <-told:
+			case got := <-changed:
 				if got == claim {
 					return
 				}
 			case <-time.After(testTimeout):
-				t.Fatalf("nobody told of %s", claim)
+				t.Fatalf("no notification of %s", claim)
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func TestWhatIsNotOurs(t *testing.T) {
 	require.Nil(t, w.attachment("f", "a"))
 	w.withLock(func() { require.Zero(t, w.patches["other"], "a node that is not selected is not written") })
 	require.NoError(t, w.client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "", foreign.Name))
-	w.eventually(w.attachedAndReported("f", "a"), "once the other one has let go it is ours")
+	w.eventually(w.attachedAndReported("f", "a"), "once the other controller has detached it, it is attached here")
 }
 
 func TestDriverThatNeedsNoAttachment(t *testing.T) {
@@ -172,10 +172,10 @@ func TestDriverThatNeedsNoAttachment(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	w.eventually(w.released("d", "a"), "with a CSIDriver that needs none it is let go")
+	w.eventually(w.released("d", "a"), "with a CSIDriver that needs none it is detached")
 }
 
-func TestAttachErrorIsToldAndRetriedWhenTheAttacherSucceeds(t *testing.T) {
+func TestAttachErrorIsReportedAndRetriedWhenTheAttacherSucceeds(t *testing.T) {
 	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
@@ -212,7 +212,7 @@ func TestRestart(t *testing.T) {
 	w.runAttacherOn(w.attachment("halfway", "c").DeepCopy())
 
 	w.start()
-	w.eventually(w.released("unwanted", "b"), "what nobody wants must be detached")
+	w.eventually(w.released("unwanted", "b"), "a volume that no Pod uses must be detached")
 	w.eventually(w.released("halfway", "c"), "an attachment that no node's status lists must be found and detached")
 	require.True(t, w.attachedAndReported("wanted", "a")())
 	w.mu.Lock()
@@ -220,7 +220,7 @@ func TestRestart(t *testing.T) {
 	require.Zero(t, w.patches["a"], "a node for which nothing changed must not be written")
 }
 
-func TestAttachmentThatSomebodyDeletesComesBack(t *testing.T) {
+func TestAttachmentDeletedByOthersIsCreatedAgain(t *testing.T) {
 	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
@@ -277,7 +277,7 @@ func TestNodeFailures(t *testing.T) {
 			w.deletePod("web")
 			w.pod("web2", "b", "d")
 			require.Contains(t, w.nextEvent(), "SuccessfulAttachVolume")
-			w.stepUntilEvent("Multi-Attach") // so the detach has been asked for, and the node has not let go in the usual time
+			w.stepUntilEvent("Multi-Attach") // so the detach was requested, and the node has not unmounted it in the usual time
 			if test.forced != "timeout" {
 				since = w.clock.Now()
 			}

@@ -1,10 +1,10 @@
-// Package attachdetach is the attach/detach controller: it sees to it that the volumes of scheduled Pods are attached
-// to the Pods' nodes, and detached when no Pod needs them there any more.
+// Package attachdetach is the attach/detach controller: it attaches the volumes of scheduled Pods to the Pods' nodes, and
+// detaches them when no Pod uses them there any more.
 //
-// It keeps nothing on disk. What is attached stands in the VolumeAttachment objects and in status.volumesAttached of
-// the nodes, and what should be attached follows from the Pods; both are read at the start.
+// It has no state on disk. The actual state of the world follows from the VolumeAttachment objects and from
+// status.volumesAttached of the nodes, the desired state from the Pods; both are read at the start.
 //
-// The parts: watches fill a queue of names ([Controller]); one goroutine, the feeder, takes the names and writes what
-// the objects say into the two worlds of package cache; package reconciler acts on the difference; and package
-// operationexecutor calls the plugin, of package csi, that does the work.
+// [Controller] watches objects and adds their names to a queue; one goroutine, the populator, reads these objects and updates
+// the two states of the world of package cache; package reconciler acts on the difference; and package operationexecutor
+// calls the plugin of package csi, which attaches and detaches.
 package attachdetach

@@ -12,7 +12,7 @@ import (
 )
 
 // syncAttachment makes the actual state of the world match a VolumeAttachment that this controller did not just change:
-// while an operation on the volume is pending, that operation settles it.
+// while an operation on the volume is pending, the end of that operation determines the state.
 func (f *populator) syncAttachment(name string) {
 	va, err := f.listers.attachmentLister.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -36,7 +36,7 @@ func (f *populator) syncAttachment(name string) {
 	switch {
 	case !known || attached.VolumeSpec == nil && !attached.Confirmed:
 		if err := f.actual.MarkVolumeAsUncertain(pair.Volume, spec, pair.Node); err != nil {
-			f.logger.Error("cannot take over volume attachment", "attachment", name, "error", err)
+			f.logger.Error("failed to add volume attachment", "attachment", name, "error", err)
 		}
 	case attached.Confirmed && !isAttached:
 		f.actual.ApplyVerdict(pair.Volume, pair.Node, attached.Generation, operationexecutor.VerdictUncertain)
@@ -45,7 +45,7 @@ func (f *populator) syncAttachment(name string) {
 	}
 }
 
-// onAttachmentDeleted is for a VolumeAttachment that is not there (any more): the one proof that nothing is attached.
+// onAttachmentDeleted handles a VolumeAttachment that does not exist: the only proof that nothing is attached.
 func (f *populator) onAttachmentDeleted(name string) {
 	pair, ok := f.attachments[name]
 	if !ok || f.deferWhilePending(pair, name) {
@@ -81,8 +81,8 @@ func (f *populator) deferWhilePending(pair cache.VolumeNode, name string) bool {
 }
 
 // resolveAttachment finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
-// no attachment are left alone, as are those of nodes of which nobody can say whether another controller had them. Those
-// of nodes that have another controller count: an exclusive volume that is there must not be attached here.
+// no attachment are ignored, as are those of deleted nodes that may have had another controller. Those of
+// nodes that have another controller count: an exclusive volume that is there must not be attached here.
 func (f *populator) resolveAttachment(va *storagev1.VolumeAttachment) (*volume.Spec, cache.VolumeNode, bool) {
 	none := func(reason string) (*volume.Spec, cache.VolumeNode, bool) {
 		f.logger.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)

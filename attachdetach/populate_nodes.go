@@ -19,7 +19,7 @@ const (
 	keepTerminatedAnnotation = "volumes.kubernetes.io/keep-terminated-pod-volumes"
 )
 
-// nodeState is what was last seen of a node.
+// nodeState is the last state of a node.
 type nodeState struct {
 	uid            types.UID
 	ready          corev1.ConditionStatus
@@ -90,7 +90,7 @@ func (f *populator) syncNode(name string) {
 	}
 	if before.maxWait != now.maxWait {
 		if _, err := reconciler.MaxWaitForUnmountOf(node); err != nil {
-			f.logger.Warn("the node's own limit does not count", "error", err)
+			f.logger.Warn("ignoring the invalid limit of the node", "error", err)
 		}
 	}
 	if !known || before.uid != now.uid || before.ready != now.ready || before.outOfService != now.outOfService ||
@@ -99,7 +99,7 @@ func (f *populator) syncNode(name string) {
 	}
 }
 
-// retryUnmounted has volumes that the node has let go detached at once, even if that failed before because it had not.
+// retryUnmounted detaches volumes that the node has released at once, even if that failed before because it had not.
 func (f *populator) retryUnmounted(node types.NodeName, before, now []corev1.UniqueVolumeName) {
 	if slices.Equal(before, now) {
 		return

@@ -38,7 +38,7 @@ func (f *populator) syncPod(key string) {
 	}
 	node := types.NodeName(pod.Spec.NodeName)
 	if !f.desired.NodeExists(node) {
-		return // looked at again when the node is managed
+		return // synced again when the node becomes managed
 	}
 	if state == nil {
 		state = &podState{uid: pod.UID, node: node, volumes: make(map[string]corev1.UniqueVolumeName)}
@@ -53,8 +53,8 @@ func (f *populator) syncPod(key string) {
 	}
 }
 
-// syncPodVolume makes the desired state of the world match one volume of the Pod. While it cannot be told what the volume
-// is, what stands there is left: that a claim is out of sight is no reason to detach.
+// syncPodVolume makes the desired state of the world match one volume of the Pod. While the volume is unknown,
+// the state is left as it is: a claim that cannot be read is no reason to detach.
 func (f *populator) syncPodVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
 	spec, err := f.volumeSpec(pod, v)
 	if err != nil {
@@ -68,7 +68,7 @@ func (f *populator) syncPodVolume(pod *corev1.Pod, v *corev1.Volume, state *podS
 	case errors.Is(err, operationexecutor.ErrNotAttachable):
 		delete(state.volumes, v.Name)
 	case err != nil:
-		f.logger.Error("cannot note volume of pod", "volume", v.Name, "error", err)
+		f.logger.Error("failed to add volume of pod", "volume", v.Name, "error", err)
 		return
 	default:
 		state.volumes[v.Name] = name

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// populator writes what the objects of the API say into the two worlds. All its fields belong to the one goroutine that
+// populator updates the desired and the actual state of the world from the objects of the API. Only the goroutine that
 // runs recover and then run.
 type populator struct {
 	logger   *slog.Logger
@@ -62,7 +62,7 @@ func (f *populator) rebuild() {
 			f.rebuildSpec(va)
 		}
 	}
-	for _, node := range nodes { // again, for what only the VolumeAttachments told of
+	for _, node := range nodes { // again, for what only the VolumeAttachments show
 		f.actual.SetVolumesMountedByNode(node.Status.VolumesInUse, types.NodeName(node.Name))
 	}
 	for _, key := range f.listers.pods.ListKeys() {
@@ -72,7 +72,7 @@ func (f *populator) rebuild() {
 
 func (f *populator) logListError(what string, err error) {
 	if err != nil {
-		f.logger.Error("cannot list from the cache", "objects", what, "error", err)
+		f.logger.Error("failed to list from the cache", "objects", what, "error", err)
 	}
 }
 
@@ -84,7 +84,7 @@ func (f *populator) rebuildNode(node *corev1.Node) {
 	for _, attached := range node.Status.VolumesAttached {
 		_, err := f.actual.AddVolumeNode(attached.Name, nil, types.NodeName(node.Name), attached.DevicePath, true)
 		if err != nil {
-			f.logger.Error("cannot take over attached volume", "volume", attached.Name, "node", node.Name, "error", err)
+			f.logger.Error("failed to add attached volume", "volume", attached.Name, "node", node.Name, "error", err)
 		}
 	}
 	// This is what the status says, so there is nothing to write.
@@ -103,7 +103,7 @@ func (f *populator) rebuildSpec(va *storagev1.VolumeAttachment) {
 	}
 	_, err := f.actual.AddVolumeNode(pair.Volume, spec, pair.Node, attached.DevicePath, attached.Confirmed)
 	if err != nil {
-		f.logger.Error("cannot note volume of attachment", "attachment", va.Name, "error", err)
+		f.logger.Error("failed to set the volume of an attachment", "attachment", va.Name, "error", err)
 	}
 }
 
@@ -122,7 +122,7 @@ func (f *populator) run(ctx context.Context) {
 	}
 }
 
-// resyncPeriodically puts everything into the queue now and then, in case that an event was lost.
+// resyncPeriodically puts everything into the queue now and then, in case an event was lost.
 func (f *populator) resyncPeriodically(ctx context.Context) {
 	timer := f.clock.NewTimer(f.config.ResyncPeriod)
 	defer timer.Stop()
@@ -195,8 +195,8 @@ func (f *populator) syncAll() {
 }
 
 // onOperationDone looks at the VolumeAttachments that changed while the operation was pending. A new attachment counts as
-// mounted until its node says otherwise; but the node may have said its last word before, or not a word where the attach
-// failed, so its last word is heard again.
+// mounted until its node reports otherwise; but the node's last report may be older than the attachment, so it is applied
+// again.
 func (f *populator) onOperationDone(name corev1.UniqueVolumeName) {
 	for _, node := range f.actual.GetNodesForPossiblyAttachedVolume(name) {
 		if state, known := f.nodes[node]; known {

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 )
 
-// sync returns when what was told to the controller before has been dealt with: a disk of its own has been attached.
+// sync returns when the controller has processed all earlier changes: then it has attached a disk of its own.
 func (w *fixture) sync() {
 	w.t.Helper()
 	w.withLock(func() { w.uid++ })
@@ -116,7 +116,7 @@ func TestEphemeralVolume(t *testing.T) {
 		Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	w.update(pod)
 	w.sync()
-	require.Nil(t, w.attachment("web-scratch", "a"), "somebody else's claim")
+	require.Nil(t, w.attachment("web-scratch", "a"), "the claim of another Pod")
 	claim, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "web-scratch", metav1.GetOptions{})
 	require.NoError(t, err)
 	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
@@ -164,11 +164,11 @@ func TestStartWithWhatCannotBeUnderstood(t *testing.T) {
 		require.NoError(t, w.client.Tracker().Add(va))
 	}
 	w.start()
-	w.eventually(func() bool { return !w.reported("d", "a") }, "what nobody wants goes")
+	w.eventually(func() bool { return !w.reported("d", "a") }, "a volume that no Pod uses is detached")
 	w.sync()
 	for _, name := range []string{"inline", "lost"} {
 		_, err := w.client.StorageV1().VolumeAttachments().Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err, "nobody can say whose it is")
+		require.NoError(t, err, "its owner is unknown")
 	}
 }
 

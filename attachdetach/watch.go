@@ -12,7 +12,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// task names something to look at. Like everything level-triggered it says nothing of what happened.
+// task names an object to sync. It does not say what has changed.
 type task struct {
 	kind taskKind
 	name string // NAMESPACE/NAME for Pods and claims; the volume's unique name for operations
@@ -37,7 +37,7 @@ const (
 	indexByVolume = "volume" // VolumeAttachments by their PersistentVolume
 )
 
-// listers is the caches that the feeder reads.
+// listers are the caches that the feeder reads.
 type listers struct {
 	pods              toolscache.Indexer
 	claims            corelisters.PersistentVolumeClaimLister
@@ -57,7 +57,7 @@ func newListers(factory informers.SharedInformerFactory) listers {
 	}
 }
 
-// watch has every change of an object put its name into the queue, and returns what tells that all are known.
+// watch adds the name of every object that changes to the queue. It returns checkers of whether the caches have synced.
 func (a *components) watch(claimChanged func(namespace, name string)) ([]toolscache.DoneChecker, error) {
 	core, storage := a.factory.Core().V1(), a.factory.Storage().V1()
 	pods, attachments := core.Pods().Informer(), storage.VolumeAttachments().Informer()
@@ -98,7 +98,7 @@ func (a *components) watch(claimChanged func(namespace, name string)) ([]toolsca
 	return synced, nil
 }
 
-// notifyClaim tells of the claim that the object is, or that the PersistentVolume belongs to.
+// notifyClaim calls changed with the claim that the object is, or that the PersistentVolume is bound to.
 func notifyClaim(obj any, changed func(namespace, name string)) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
@@ -141,7 +141,7 @@ func attachmentVolume(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// stripUnusedFields drops what the controller never reads, which is most of Pods and nodes by size.
+// stripUnusedFields removes what the controller never reads, which is most of Pods and nodes by size.
 func stripUnusedFields(obj any) (any, error) {
 	if object, ok := obj.(metav1.Object); ok {
 		object.SetManagedFields(nil)

@@ -223,7 +223,7 @@ const (
 
 var errLost = errors.New("the connection was cut by the test")
 
-// cut says what happens to the writes from now on, and tells whether one was cut since the last call.
+// cut sets what happens to the writes from now on, and reports whether one was cut since the last call.
 func (l *unreliableTransport) cut(what int) (wasCut bool) {
 	l.next.Store(int64(what))
 	return l.lost.Swap(false)

@@ -29,10 +29,10 @@ const (
 	liveLag = 5 * time.Second
 	// liveTime is how long each kind is played at least: some lags, so that much is written, seen and written again.
 	liveTime = 30 * time.Second
-	// livePatience is how long it is played at most until all that it is about has happened, on a slow machine.
-	livePatience = 3 * time.Minute
-	liveKeys     = 6
-	keep         = "example.com/keep" // a finalizer
+	// liveTimeout bounds the run until everything that it tests has happened, with time to spare for a slow machine.
+	liveTimeout = 3 * time.Minute
+	liveKeys    = 6
+	keep        = "example.com/keep" // a finalizer
 )
 
 // TestLive does everything to a few objects of a real API server while the informers' events come up to 5 s late,
@@ -77,7 +77,7 @@ func runKind[T client.Object, L runtime.Object, A liveAPI[T, L]](
 	p.restart(clientset)
 	p.checkOnce()
 	happened := func() bool { return p.lost > 0 && p.pending > 0 && p.breaks.count() > 0 }
-	for began := time.Now(); time.Since(began) < liveTime || !happened() && time.Since(began) < livePatience; {
+	for began := time.Now(); time.Since(began) < liveTime || !happened() && time.Since(began) < liveTimeout; {
 		if p.random.IntN(200) == 0 {
 			p.restart(clientset)
 			p.restarts++

@@ -244,7 +244,7 @@ func TestLostAnswersAreLookedUpOnce(t *testing.T) {
 	})
 }
 
-func TestReadFailsOnlyWhileTheDoubtCannotBeSettled(t *testing.T) {
+func TestReadFailsOnlyWhileTheLookUpFails(t *testing.T) {
 	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		down := true
 		s.fault = func(string) (error, error) {
@@ -263,7 +263,7 @@ func TestReadFailsOnlyWhileTheDoubtCannotBeSettled(t *testing.T) {
 	})
 }
 
-func TestDoAndDoBlind(t *testing.T) {
+func TestDoAndDoWithoutResult(t *testing.T) {
 	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		_, err := c.Do(t.Context(), "ns", "old", func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return s.in("ns").Patch(ctx, "old", types.ApplyPatchType, []byte("applied"), metav1.PatchOptions{})
@@ -291,5 +291,5 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	_, err := client.New(s.in, nil, client.Config[*corev1.ConfigMap]{})
 	require.ErrorContains(t, err, "required")
 	_, err = client.New(s.in, s.informer(nil), client.Config[*corev1.ConfigMap]{})
-	require.ErrorContains(t, err, "field Resource")
+	require.ErrorContains(t, err, "Config.Resource")
 }

@@ -62,7 +62,7 @@ func newFakeServer() *fakeServer {
 	}
 }
 
-// store keeps the object, or removes it, and tells the watchers. The caller holds mu.
+// store stores the object, or removes it, and notifies the watchers. The caller holds mu.
 func (s *fakeServer) store(change watch.EventType, obj *corev1.ConfigMap) *corev1.ConfigMap {
 	s.version++
 	obj = obj.DeepCopy()
@@ -250,7 +250,7 @@ func (s *fakeServer) informer(matches func(*corev1.ConfigMap) bool) cache.Shared
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, "color": byColor})
 }
 
-// unsupported tells the reflector that this server cannot stream its lists.
+// unsupported makes the reflector list instead of stream.
 type unsupported struct{ *cache.ListWatch }
 
 func (unsupported) IsWatchListSemanticsUnSupported() bool { return true }

@@ -26,8 +26,8 @@ type overlay[T Object] struct {
 	// listedVersions are the versions at which whole namespaces were looked up. A key there without a state of its own did not
 	// exist at that version, even if the cache, being older, shows it later.
 	listedVersions map[string]uint64
-	// invalidKeys are the keys whose state must be looked up, by the number of the doubt; a look-up that began before the
-	// newest doubt does not settle it.
+	// invalidKeys are the keys whose state must be looked up, by the number of their invalidation; a lookup that began
+	// before the newest invalidation does not end it.
 	invalidKeys       map[string]uint64
 	invalidNamespaces map[string]uint64 // likewise for whole namespaces
 	lastInvalidation  uint64
@@ -166,7 +166,7 @@ func (o *overlay[T]) pendingLookups(key, namespace string) (keys, namespaces []s
 	return keys, namespaces, o.lastInvalidation
 }
 
-// resolve lays what a look-up found over the cache and ends the doubts about the key that it answers.
+// resolve stores the result of a lookup in the overlay and ends the invalidations of the key up to upTo.
 func (o *overlay[T]) resolve(key string, s state[T], upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -39,8 +39,8 @@ type Config[T Object] struct {
 	// Fields gives the values of the fields that List may select by, such as "spec.nodeName", besides the name and the
 	// namespace.
 	Fields map[string]func(T) string
-	// Filter tells which objects the informer's cache is to hold, if its list and watch are filtered; what is filtered
-	// out is shown as not existing. It must agree with the informer's selectors. The default is all.
+	// Filter reports whether the informer's cache holds an object, if its list and watch are filtered; reads show objects
+	// that are filtered out as not existing. It must agree with the informer's selectors. The default is all.
 	Filter func(T) bool
 }
 
@@ -54,7 +54,7 @@ type Resource[T Object, L runtime.Object, A API[T, L]] struct {
 	overlay  *overlay[T]
 }
 
-// New makes a Resource of a client, given as a function of the namespace, and an informer that the caller runs:
+// New returns a Resource of a client, given as a function of the namespace, and an informer that the caller runs:
 //
 //	pods, err := client.New(clientset.CoreV1().Pods, factory.Core().V1().Pods().Informer(),
 //		client.Config[*corev1.Pod]{Resource: corev1.Resource("pods")})
@@ -64,10 +64,10 @@ func New[T Object, L runtime.Object, A API[T, L]](
 	api func(namespace string) A, informer cache.SharedIndexInformer, config Config[T],
 ) (*Resource[T, L, A], error) {
 	if api == nil || informer == nil {
-		return nil, errors.New("make client: an API and an informer are required")
+		return nil, errors.New("client: an API and an informer are required")
 	}
 	if config.Resource.Resource == "" {
-		return nil, errors.New("make client: field Resource is empty")
+		return nil, errors.New("client: Config.Resource is required")
 	}
 	return &Resource[T, L, A]{
 		api: api, informer: informer, store: informer.GetIndexer(), config: config, overlay: newOverlay[T](),
@@ -96,7 +96,7 @@ func (r *Resource[T, L, A]) lookUpInvalid(ctx context.Context, key, namespace st
 	return nil
 }
 
-// lookUp reads one key from the API. It lists, because only a list tells the version at which there is nothing.
+// lookUp reads one key from the API. It lists, because only a list has the version at which an object does not exist.
 func (r *Resource[T, L, A]) lookUp(ctx context.Context, key string, upTo uint64) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *Resource[T, L, A]) lookUpNamespace(ctx context.Context, namespace strin
 	return nil
 }
 
-// listLive lists from the API, as of now, what the cache is to hold.
+// listLive lists from the API what the cache is to hold.
 func (r *Resource[T, L, A]) listLive(
 	ctx context.Context, namespace string, options metav1.ListOptions,
 ) (version uint64, found map[string]T, err error) {

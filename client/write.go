@@ -68,7 +68,7 @@ type Patch struct {
 	Data []byte
 }
 
-// Delete deletes the object. Then it looks the key up, since the answer does not tell whether the object is gone or
+// Delete deletes the object. Then it looks the key up, since the response does not show whether the object is deleted or
 // waits for its finalizers or its grace period, nor at which version.
 func (r *Resource[T, L, A]) Delete(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
 	err := r.api(namespace).Delete(ctx, name, options)
@@ -142,12 +142,12 @@ func (r *Resource[T, L, A]) invalidate(ctx context.Context, k string, now bool) 
 	_ = r.lookUp(ctx, k, upTo) // see above
 }
 
-// IsOutcomeUnknown reports whether a request with this error may have been carried out all the same: no answer came, or
-// one that does not say.
+// IsOutcomeUnknown reports whether a request with this error may have been carried out: the response was lost, or does not
+// show the outcome.
 func IsOutcomeUnknown(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return true
 	}
-	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || answer.Status().Code >= 500
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || status.Status().Code >= 500
 }

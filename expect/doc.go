@@ -16,8 +16,8 @@
 //   - A deletion wins over a creation of the same UID, in whichever order the two are recorded.
 //   - A created UID that first shows up already terminating clears its creation.
 //   - SyncExpectations and ObserveDeletions of an unknown key change nothing and make no entry.
-//   - A key whose expectations are all met stays known until the store needs room, then it is forgotten; so keys of
-//     deleted owners do not pile up even when nobody calls DeleteExpectations: at most some 12,000 are kept.
+//   - A key whose expectations are all met stays known until the store's table is full, then it is dropped; so keys of
+//     deleted owners do not accumulate even without DeleteExpectations: at most some 12,000 are kept.
 //
 // A creation may never show up, because the object was gone again before the cache could see it. Such an
 // expectation ends by ObserveDeletions from a delete event, by [ExpectationsStore.SyncExpectationsAt] once the cache

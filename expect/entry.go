@@ -26,7 +26,7 @@ type expectation struct {
 }
 
 // entry is what is expected for one key. It fills one cache line, since a controller with many owners mostly waits for
-// memory here. The list keeps its room, so that the usual life of an expectation, recorded and soon met, allocates
+// memory here. The list keeps its capacity, so that the usual life of an expectation, recorded and soon met, allocates
 // nothing; a snapshot is made only for a reader who comes in between.
 type entry struct {
 	key string
@@ -41,7 +41,7 @@ type entry struct {
 var (
 	// emptyExpectations is the snapshot of a key with nothing expected. It is never written.
 	emptyExpectations = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
-	// staleExpectations stands in for a snapshot that nobody has asked for since the last change.
+	// staleExpectations replaces a snapshot that was not read since the last change.
 	staleExpectations ControlleeExpectations
 )
 
@@ -178,7 +178,7 @@ func (e *entry) dropUnseen(resourceVersion string, oldest time.Time) {
 	}
 }
 
-// find tells where the UID is in the list, or would be.
+// find returns the index of the UID in the list, or where it would be inserted.
 func (e *entry) find(uid types.UID) (at int, found bool) {
 	low, high := 0, len(e.pending)
 	for low < high {
@@ -195,7 +195,7 @@ func (e *entry) find(uid types.UID) (at int, found bool) {
 	return low, false
 }
 
-// versionReached reports whether a cache at version now has seen version then; false if that cannot be told.
+// versionReached reports whether a cache at version now has seen version then; false if they cannot be compared.
 func versionReached(now, then string) bool {
 	if now == "" || then == "" {
 		return false

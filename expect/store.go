@@ -22,13 +22,13 @@ const (
 	logLevel = 4
 )
 
-// Options are what NewExpectationsStoreWithOptions can be told beyond the defaults.
+// Options are the options of NewExpectationsStoreWithOptions.
 type Options struct {
 	// CreationTTL is how long a creation may stay expected. When a SyncExpectations finds it older, it is dropped
 	// as one that will never be seen. It should be far above the lag that a cache can have, for dropping too early
 	// lets an object be made twice. Zero, the default, keeps creations without bound.
 	CreationTTL time.Duration
-	// Clock tells the age of creations. The default is the real clock.
+	// Clock measures the age of creations. The default is the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -124,7 +124,7 @@ func (s *ExpectationsStore) SyncExpectations(
 }
 
 // SyncExpectationsAt is SyncExpectations with the resource version that the cache had reached before its objects were
-// listed, as cache.Store's LastStoreSyncResourceVersion tells it. A creation recorded at or before that version whose
+// listed, which cache.Store's LastStoreSyncResourceVersion returns. A creation recorded at or before that version whose
 // UID is in neither list was there and is gone again, so it is dropped. Versions that cannot be compared drop nothing.
 func (s *ExpectationsStore) SyncExpectationsAt(
 	controlleeKey, resourceVersion string, existingNonTerminatingUIDs, existingTerminatingUIDs []types.UID,
@@ -166,7 +166,7 @@ func (s *ExpectationsStore) lockKnown(key string) *entry {
 
 func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {
 	if v := logger.V(logLevel); v.Enabled() {
-		// A copy is given away, so that the callers' lists need not live on the heap when nobody listens.
+		// The logger gets a copy, so that the callers' lists need no heap allocation when the level is disabled.
 		v.Info(what, "controllee", key, "uids", slices.Clone(uids))
 	}
 }

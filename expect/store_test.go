@@ -181,8 +181,8 @@ func TestMetKeysDoNotPileUp(t *testing.T) {
 	}
 	// 64 shards, each of which forgets when three quarters of 256 slots are taken: some 2 MB. With much less, a store
 	// whose 10,000 owners are all alive would forget and make anew at every write.
-	const room = 64 * 192
-	require.LessOrEqual(t, store.Size().Keys, room+1)
+	const maxKeys = 64 * 192
+	require.LessOrEqual(t, store.Size().Keys, maxKeys+1)
 	require.Equal(t, ids("kept"), store.GetCreateExpectations(key))
 }
 

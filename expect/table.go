@@ -18,7 +18,7 @@ const (
 // once and never emptied: a table that has become too full is replaced by another. The number of slots is a power of 2.
 type table []slot
 
-// slot has the hash beside the entry, so that a look-up seldom has to fetch the entry of another key.
+// slot has the hash beside the entry, so that a search seldom has to read the entry of another key.
 type slot struct {
 	entry atomic.Pointer[entry]
 	hash  uint64 // written before the entry is, and never again
@@ -35,7 +35,7 @@ func (t table) find(hash uint64, key string) *entry {
 	}
 }
 
-// put adds an entry that is not there. The caller has made sure that there is room.
+// put adds an entry that the table does not have. The caller has checked that a slot is free.
 func (t table) put(hash uint64, e *entry) {
 	for i := hash; ; i++ {
 		if s := &t[i&uint64(len(t)-1)]; s.entry.Load() == nil {
@@ -96,7 +96,7 @@ func (sh *shard) lockOrCreate(hash uint64, key string) *entry {
 	return e
 }
 
-// rebuild replaces the table by one with room, without the keys that are forgotten or, once it is roomy, expect
+// rebuild replaces the table by one with free slots, without the keys that are unknown or, once the table is large, expect
 // nothing. Its size doubles with what is left, so that the cost is spread over the insertions since the last time. A
 // reader of the old table sees what was true when it began. The caller holds mu.
 func (sh *shard) rebuild() {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWhoComesLateDoesNotWriteToAnEntryLeftOut plays the one race of tables: somebody has found an entry, and before he
-// has its lock the entry is left out of the next table. What he would write there nobody would ever read.
+// TestWhoComesLateDoesNotWriteToAnEntryLeftOut runs the one race of tables: a goroutine has found an entry, and before it
+// has its lock the entry is left out of the next table. Nothing would ever read what the goroutine writes there.
 func TestWhoComesLateDoesNotWriteToAnEntryLeftOut(t *testing.T) {
 	const key, hash = "ns/idle", 1
 	var sh shard

@@ -1,11 +1,11 @@
 // Package reconcile is the contract between a piece of business logic and the machinery that calls it: given the
-// name of a thing, make the world match what is wanted of it, and say when to look again.
+// name of an object, bring its actual state to the desired one, and return when to reconcile it again.
 //
-// Reconciliation is level-based. A [Request] tells which object to look at and nothing of what happened to it, so
-// a [Reconciler] reads the present state each time, and events may be merged, repeated or lost in between. Package
+// Reconciliation is level-based. A [Request] names an object and does not say what happened to it, so a
+// [Reconciler] reads the current state each time, and events may be merged, repeated or lost in between. Package
 // controller runs Reconcilers; this package only defines the terms, and imports no machinery.
 //
-// What the caller does with the answer, in this order:
+// What the caller does with the result, in this order:
 //
 //  1. A [TerminalError] is counted and logged, and the request is dropped until a new event brings it back.
 //  2. Any other error puts the request back with a delay that grows with each failure in a row. The [Result] is

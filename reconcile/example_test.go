@@ -20,7 +20,7 @@ func (s scaler) Reconcile(_ context.Context, request reconcile.Request) (reconci
 	case s.want[name] < 0:
 		return reconcile.Result{}, reconcile.TerminalError(errors.New("replicas must not be negative"))
 	case s.have[name] < s.want[name]:
-		s.have[name]++ // one step; look again a little later
+		s.have[name]++ // one step; reconcile again a little later
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-dev/berth/test/apiserver"
 )
 
-// patience bounds every wait. A loaded machine is slow, and a test that fails for want of time tells nothing.
-const patience = 3 * time.Minute
+// liveTimeout bounds every wait, with time to spare for a loaded machine.
+const liveTimeout = 3 * time.Minute
 
 // TestLive runs the controller against a real API server, with no more rights than a cluster gives it. There are no
 // nodes, so the Pods stay unscheduled.
@@ -49,14 +49,14 @@ func TestLive(t *testing.T) {
 	require.Eventually(t, func() bool { // the quota counts only once its controller has seen it
 		quota, err := admin.CoreV1().ResourceQuotas(ns).Get(ctx, "pods", metav1.GetOptions{})
 		return err == nil && len(quota.Status.Hard) > 0
-	}, patience, 50*time.Millisecond)
+	}, liveTimeout, 50*time.Millisecond)
 
 	began := time.Now()
 	rs := newSet("web", 100)
 	rs.Namespace = ns
 	_, err = admin.AppsV1().ReplicaSets(ns).Create(ctx, rs, metav1.CreateOptions{})
 	require.NoError(t, err)
-	settle := func(what string, replicas int32, failing bool) {
+	waitStable := func(what string, replicas int32, failing bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			rs, err := admin.AppsV1().ReplicaSets(ns).Get(ctx, "web", metav1.GetOptions{})
@@ -67,7 +67,7 @@ func TestLive(t *testing.T) {
 			// The status may be that of before a Pod came which the controller did not make.
 			pods, err := admin.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 			return err == nil && len(pods.Items) == int(replicas)
-		}, patience, 20*time.Millisecond, what)
+		}, liveTimeout, 20*time.Millisecond, what)
 		t.Logf("%s: %d pods after %v", what, replicas, time.Since(began).Round(time.Millisecond))
 	}
 	resize := func(replicas int32) {
@@ -78,11 +78,11 @@ func TestLive(t *testing.T) {
 		_, err := admin.AppsV1().ReplicaSets(ns).Patch(ctx, "web", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 		require.NoError(t, err)
 	}
-	settle("created", 100, false)
+	waitStable("created", 100, false)
 	resize(150)
-	settle("refused by the quota", 120, true)
+	waitStable("refused by the quota", 120, true)
 	resize(7)
-	settle("scaled down", 7, false)
+	waitStable("scaled down", 7, false)
 	stray := (&corev1.Pod{ObjectMeta: rs.Spec.Template.ObjectMeta, Spec: rs.Spec.Template.Spec}).DeepCopy()
 	stray.Name = "stray"
 	began = time.Now()
@@ -91,8 +91,8 @@ func TestLive(t *testing.T) {
 	require.Eventually(t, func() bool { // adopted, or adopted and deleted as one too many
 		pod, err := admin.CoreV1().Pods(ns).Get(ctx, "stray", metav1.GetOptions{})
 		return apierrors.IsNotFound(err) || (err == nil && metav1.GetControllerOf(pod) != nil)
-	}, patience, 20*time.Millisecond)
-	settle("adopted and trimmed", 7, false)
+	}, liveTimeout, 20*time.Millisecond)
+	waitStable("adopted and trimmed", 7, false)
 	resize(0)
-	settle("emptied", 0, false)
+	waitStable("emptied", 0, false)
 }

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claimPods sorts out whose the Pods are: Pods of the ReplicaSet that its selector no longer matches are released, Pods
-// without a controller that it matches are adopted. It returns those that are the ReplicaSet's. A ReplicaSet that is
-// being deleted does neither, for the garbage collector is at work on its Pods.
+// claimPods releases the ReplicaSet's Pods that its selector no longer matches, adopts those without a controller that it
+// matches, and returns the Pods that the ReplicaSet controls. If the ReplicaSet is being deleted, it does neither, because
+// the garbage collector handles its Pods.
 func (r *reconciliation) claimPods(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	claimed := make([]*corev1.Pod, 0, len(pods))
 	var failures []error
@@ -50,8 +50,8 @@ func (r *reconciliation) claimPods(ctx context.Context, pods []*corev1.Pod) ([]*
 	return claimed, errors.Join(failures...)
 }
 
-// confirmAlive asks the API whether the ReplicaSet still exists and is not being deleted. The cache is not enough to
-// adopt on: the garbage collector may have orphaned these very Pods a moment ago.
+// confirmAlive reads from the API whether the ReplicaSet still exists and is not being deleted. The cache does not suffice
+// for an adoption: the garbage collector may just have orphaned these Pods.
 func (r *reconciliation) confirmAlive(ctx context.Context) error {
 	fresh, err := r.deps.Client.AppsV1().ReplicaSets(r.rs.Namespace).Get(ctx, r.rs.Name, metav1.GetOptions{})
 	if err != nil {
@@ -64,7 +64,8 @@ func (r *reconciliation) confirmAlive(ctx context.Context) error {
 	return nil
 }
 
-// adopt makes the ReplicaSet the Pod's controller. It returns nil without an error if the Pod is gone or going.
+// adopt makes the ReplicaSet the Pod's controller. It returns nil without an error if the Pod does not exist or is
+// terminating.
 func (r *reconciliation) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	patched, err := r.patchOwner(ctx, pod, metav1.NewControllerRef(r.rs, kind))
 	if apierrors.IsNotFound(err) {
@@ -79,7 +80,7 @@ func (r *reconciliation) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Po
 	return patched, nil
 }
 
-// release removes the ReplicaSet from the Pod's owners. A Pod that is gone, or of which it is no owner, is released.
+// release removes the ReplicaSet from the Pod's owners. It succeeds if the Pod does not exist or has another owner.
 func (r *reconciliation) release(ctx context.Context, pod *corev1.Pod) error {
 	_, err := r.patchOwner(ctx, pod, map[string]any{"$patch": "delete", "uid": r.rs.UID})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) {

@@ -1,6 +1,7 @@
 package replicaset
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -14,36 +15,36 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Deps are what the controller works with. Only Client is required.
+// Deps are the dependencies of the controller. Only Client is required.
 type Deps struct {
 	// Client reads and writes the API. It needs the rights of the cluster role
 	// system:controller:replicaset-controller.
 	Client kubernetes.Interface
-	// Informers gives the Pod and ReplicaSet informers, to share them with others. New asks it for them; its owner
-	// starts it after that. By default the controller makes and runs informers of its own.
+	// Informers gives the Pod and ReplicaSet informers, to share them with others. New gets them from it; the
+	// caller starts it after that. By default the controller creates and runs informers of its own.
 	Informers informers.SharedInformerFactory
-	// Recorder takes the Kubernetes events. By default the controller sends events itself, under its own name.
+	// Recorder records Kubernetes events. By default the controller sends events itself, under its own name.
 	Recorder record.EventRecorder
-	// Timeline gets what was done for ReplicaSets, and that a Pod came to be. It may be nil.
+	// Timeline records the stages of ReplicaSets, and the creation of Pods. It may be nil.
 	Timeline *timeline.Recorder
-	// Logger gets failures at error level. The default discards.
+	// Logger logs failures at error level. The default discards.
 	Logger *slog.Logger
 	// Clock is the source of time. The default is the real clock.
 	Clock clock.WithTicker
-	// Registerer takes the metrics while the controller runs. The default keeps none.
+	// Registerer registers the metrics while the controller runs. By default there are none.
 	Registerer prometheus.Registerer
 }
 
-// Config is how the controller works.
+// Config is the configuration of the controller.
 type Config struct {
-	// Workers is how many ReplicaSets are worked on at the same time. The default is 5.
+	// Workers is how many ReplicaSets are reconciled at the same time. The default is 5.
 	Workers int
-	// Burst is how many Pods one step may create or delete for one ReplicaSet. The default is 500.
+	// Burst is how many Pods one reconciliation may create or delete for one ReplicaSet. The default is 500.
 	Burst int
-	// Parallel is how many requests one step makes at the same time. The default is 32.
+	// Parallel is how many requests one reconciliation sends at the same time. The default is 32.
 	Parallel int
-	// Recheck is when to look again at a ReplicaSet whose created Pods the cache does not show yet, in case the
-	// event was lost. The default is 15 s.
+	// Recheck is the delay before a ReplicaSet whose created Pods the cache does not show yet is reconciled again, in case
+	// the event was lost. The default is 15 s.
 	Recheck time.Duration
 	// BackoffMin and BackoffMax bound the delay after a failure; see controller.Config, whose defaults they have.
 	BackoffMin, BackoffMax time.Duration
@@ -56,14 +57,14 @@ func (c Config) complete() (Config, error) {
 		or    int
 	}{{"Workers", &c.Workers, 5}, {"Burst", &c.Burst, 500}, {"Parallel", &c.Parallel, 32}} {
 		if *field.value < 0 {
-			return c, fmt.Errorf("configure replicaset controller: field %s is negative: %d", field.name, *field.value)
+			return c, fmt.Errorf("replicaset: Config.%s is negative: %d", field.name, *field.value)
 		}
 		if *field.value == 0 {
 			*field.value = field.or
 		}
 	}
 	if c.Recheck < 0 {
-		return c, fmt.Errorf("configure replicaset controller: field Recheck is negative: %s", c.Recheck)
+		return c, fmt.Errorf("replicaset: Config.Recheck is negative: %s", c.Recheck)
 	}
 	if c.Recheck == 0 {
 		c.Recheck = 15 * time.Second
@@ -73,7 +74,7 @@ func (c Config) complete() (Config, error) {
 
 func (d Deps) complete() (Deps, error) {
 	if d.Client == nil {
-		return d, fmt.Errorf("make replicaset controller: field Client is missing")
+		return d, errors.New("replicaset: Deps.Client is required")
 	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)

@@ -30,29 +30,29 @@ const Name = "replicaset-controller"
 // kind is what the controller references of Pods name as their owner.
 var kind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
-// Controller keeps ReplicaSets at their size.
+// Controller reconciles ReplicaSets.
 type Controller struct {
 	deps   Deps
 	config Config
 	logger *slog.Logger
-	// ownInformers is the factory that Start runs, nil if the caller gave one.
+	// ownInformers is the factory that Start runs, nil if Deps.Informers is set.
 	ownInformers informers.SharedInformerFactory
 	pods         cache.Indexer
 	sets         cache.Indexer
 	lister       appslisters.ReplicaSetLister
-	// replicaSets are the ReplicaSets as of the cache or of the controller's own last write, whichever is newer.
+	// replicaSets reads ReplicaSets from the cache or the controller's own last write, whichever is newer.
 	replicaSets  *client.Resource[*appsv1.ReplicaSet, *appsv1.ReplicaSetList, typedappsv1.ReplicaSetInterface]
 	runner       *controller.Controller
 	expectations *expect.ExpectationsStore
 	states       *stateByName
 	recorder     record.EventRecorder // set by Start before the first run
-	// terminatingUnsupported is set once the server has shown that it does not keep status.terminatingReplicas.
+	// terminatingUnsupported is set once the server has dropped status.terminatingReplicas from a write.
 	terminatingUnsupported atomic.Bool
 }
 
 var _ reconcile.Reconciler = (*Controller)(nil)
 
-// New makes the controller. It asks the informer factory for its informers but starts nothing.
+// New returns a controller. It gets its informers from the factory but starts nothing.
 func New(deps Deps, config Config) (*Controller, error) {
 	deps, err := deps.complete()
 	if err != nil {
@@ -73,10 +73,10 @@ func New(deps Deps, config Config) (*Controller, error) {
 	}
 	pods, sets := factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer()
 	if err := pods.AddIndexers(cache.Indexers{byController: indexByController}); err != nil {
-		return nil, fmt.Errorf("make replicaset controller: index pods: %w", err)
+		return nil, fmt.Errorf("replicaset: index pods: %w", err)
 	}
 	if err := sets.AddIndexers(cache.Indexers{byController: indexByController}); err != nil {
-		return nil, fmt.Errorf("make replicaset controller: index replicasets: %w", err)
+		return nil, fmt.Errorf("replicaset: index replicasets: %w", err)
 	}
 	c.pods, c.sets, c.lister = pods.GetIndexer(), sets.GetIndexer(), factory.Apps().V1().ReplicaSets().Lister()
 	c.replicaSets, err = client.New(deps.Client.AppsV1().ReplicaSets, sets, client.Config[*appsv1.ReplicaSet]{
@@ -99,7 +99,7 @@ func New(deps Deps, config Config) (*Controller, error) {
 	return c, nil
 }
 
-// Start runs the controller until ctx ends, and returns once all that it began has ended.
+// Start runs the controller until ctx ends, and returns once all its goroutines have ended.
 func (c *Controller) Start(ctx context.Context) error {
 	if c.recorder == nil {
 		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
@@ -124,13 +124,13 @@ func (c *Controller) Start(ctx context.Context) error {
 	return c.runner.Start(ctx)
 }
 
-// Ready returns nil once the caches are filled and the workers run.
+// Ready returns nil once the caches have synced and the workers run.
 func (c *Controller) Ready() error { return c.runner.Ready() }
 
 // Healthy returns an error while a worker is stuck.
 func (c *Controller) Healthy() error { return c.runner.Healthy() }
 
-// setsFor finds the ReplicaSets whose selector matches a Pod that has no controller.
+// setsFor returns requests for the ReplicaSets whose selector matches a Pod that has no controller.
 func (c *Controller) setsFor(pod *corev1.Pod) []reconcile.Request {
 	if metav1.GetControllerOfNoCopy(pod) != nil || len(pod.Labels) == 0 {
 		return nil
@@ -149,7 +149,7 @@ func (c *Controller) setsFor(pod *corev1.Pod) []reconcile.Request {
 	return requests
 }
 
-// mayBeAdopted lets events through that can make a Pod without a controller fit for adoption.
+// mayBeAdopted accepts events after which a Pod without a controller may be adopted.
 func mayBeAdopted(event controller.Event) bool {
 	return event.Type != controller.Deleted && metav1.GetControllerOfNoCopy(event.Object) == nil &&
 		!event.Resync && controller.MetadataChanged()(event)

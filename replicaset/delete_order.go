@@ -10,9 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// relatedPods gives the Pods of all ReplicaSets that have the same controller, such as the old and the new one of a
+// relatedPods returns the Pods of all ReplicaSets that have the same controller, such as the old and the new one of a
 // Deployment; they are to be spread over the nodes together. Without a controller these are its own Pods.
 func (r *reconciliation) relatedPods() ([]*corev1.Pod, error) {
 	uids := []types.UID{r.rs.UID}
@@ -38,7 +40,7 @@ func (r *reconciliation) relatedPods() ([]*corev1.Pod, error) {
 	return related, nil
 }
 
-// candidate is a Pod with all that its rank depends on.
+// candidate is a Pod with the values that its place in the order of deletion depends on.
 type candidate struct {
 	pod        *corev1.Pod
 	unassigned bool
@@ -64,7 +66,7 @@ func choosePodsToDelete(active, related []*corev1.Pod, count int, now time.Time)
 	}
 	perNode := make(map[string]int)
 	for _, pod := range related {
-		if !isTerminal(pod) && pod.DeletionTimestamp == nil {
+		if !podutil.IsTerminal(&pod.Status) && pod.DeletionTimestamp == nil {
 			perNode[pod.Spec.NodeName]++
 		}
 	}
@@ -102,7 +104,7 @@ func newCandidate(pod *corev1.Pod, podsOnNode int, now time.Time) candidate {
 		c.restarts.regular = max(c.restarts.regular, status.RestartCount)
 	}
 	for _, status := range pod.Status.InitContainerStatuses {
-		if isSidecar(pod, status.Name) {
+		if podutil.HasSidecar(&pod.Spec, status.Name) {
 			c.restarts.sidecar = max(c.restarts.sidecar, status.RestartCount)
 		}
 	}
@@ -158,10 +160,4 @@ func deletionCost(pod *corev1.Pod) int32 {
 		return 0
 	}
 	return int32(cost)
-}
-
-func isSidecar(pod *corev1.Pod, name string) bool {
-	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
-		return c.Name == name && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-	})
 }

@@ -112,8 +112,8 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	require.ErrorContains(t, err, "Recheck")
 }
 
-// TestTellsWhatItWaited: the time that a ReplicaSet's key waited for a worker is in its stage.
-func TestTellsWhatItWaited(t *testing.T) {
+// TestStagesHaveTheQueueWait: the time that a ReplicaSet's key waited for a worker is in its stage.
+func TestStagesHaveTheQueueWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFakeServer()
 		a.fault = func(verb, resource string) (error, error) {

@@ -31,7 +31,7 @@ type fakeServer struct {
 	lag func() time.Duration
 	// fault may fail a request: before is returned without carrying it out, after although it was carried out.
 	fault func(verb, resource string) (before, after error)
-	// wrote is told of each Pod creation and deletion that came through the client.
+	// wrote is called for each Pod creation and deletion through the client.
 	wrote func(verb string, pod *corev1.Pod)
 	// old makes it a server that does not know status.terminatingReplicas.
 	old bool
@@ -207,7 +207,7 @@ func (a *fakeServer) remove(resource string, current object) runtime.Object {
 	return obj
 }
 
-// store keeps an object and tells the watchers. The caller holds mu.
+// store stores an object and notifies the watchers. The caller holds mu.
 func (a *fakeServer) store(resource string, change watch.EventType, obj object) {
 	a.version++
 	obj.SetResourceVersion(strconv.FormatInt(a.version, 10))

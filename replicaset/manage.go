@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -33,7 +34,7 @@ const (
 	suffixLength = 5
 )
 
-// manage creates or deletes Pods until there are as many as asked for.
+// manage creates or deletes Pods until there are as many as desired.
 func (r *reconciliation) manage(ctx context.Context) error {
 	surplus := len(r.active) + r.unseen - r.desired
 	var err error
@@ -50,14 +51,14 @@ func (r *reconciliation) manage(ctx context.Context) error {
 	return err
 }
 
-// beginStage begins a stage of the ReplicaSet, which was asked for when its key was put into the queue.
+// beginStage begins a stage of the ReplicaSet, which was requested when its key was added to the queue.
 func (r *reconciliation) beginStage(ctx context.Context, subject string) *timeline.Span {
-	asked := r.deps.Clock.Now().Add(-controller.QueueWait(ctx))
-	return r.deps.Timeline.BeginQueued(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject, asked)
+	requestedAt := r.deps.Clock.Now().Add(-controller.QueueWait(ctx))
+	return r.deps.Timeline.BeginQueued(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject, requestedAt)
 }
 
-// create makes count Pods in batches of 1, 2, 4, … and stops after the first batch with a failure, so that a quota
-// or an admission rule that refuses all of them is asked once and not count times.
+// create creates count Pods in batches of 1, 2, 4, … and stops after the first batch with a failure, so that a quota or an
+// admission rule that rejects all of them rejects one request and not count.
 func (r *reconciliation) create(ctx context.Context, count int) error {
 	for size := 1; count > 0; size *= 2 {
 		size = min(size, count)
@@ -74,13 +75,13 @@ func (r *reconciliation) create(ctx context.Context, count int) error {
 
 func (r *reconciliation) createBatch(ctx context.Context, size int) error {
 	names, uncertain := r.podNames(size)
-	var mu sync.Mutex // guards what follows, and the run's and the owner's fields
+	var mu sync.Mutex // guards what follows, and the fields of r and r.state
 	var failures []error
 	parallel(r.config.Parallel, names, func(name string) {
 		pod, answer, err := r.createOne(ctx, name)
 		mu.Lock()
 		defer mu.Unlock()
-		// A refusal of this attempt says nothing about an earlier one.
+		// That this attempt was refused does not mean that an earlier one was.
 		if answer == createUnknown || (answer == createRefused && slices.Contains(uncertain, name)) {
 			r.state.uncertainCreates = append(r.state.uncertainCreates, name)
 		}
@@ -96,8 +97,8 @@ func (r *reconciliation) createBatch(ctx context.Context, size int) error {
 	return errors.Join(failures...)
 }
 
-// podNames gives the names for so many new Pods. Names in doubt come first, and are returned once more on their own:
-// creating one of those again tells whether it was created before.
+// podNames returns the names of count new Pods. First come the names of uncertain creations, which are also returned on their
+// own: creating such a Pod again shows whether it exists.
 func (r *reconciliation) podNames(count int) (names, uncertain []string) {
 	again := min(count, len(r.state.uncertainCreates))
 	uncertain = slices.Clone(r.state.uncertainCreates[:again])
@@ -112,11 +113,11 @@ func (r *reconciliation) podNames(count int) (names, uncertain []string) {
 
 func (r *reconciliation) prefix() string { return r.rs.Name + "-" }
 
-// createResult is what is known after an attempt to create a Pod.
+// createResult is what an attempt to create a Pod has shown.
 type createResult int
 
 const (
-	createKnown   createResult = iota // whether there is such a Pod is known
+	createKnown   createResult = iota // whether the Pod exists is known
 	createRefused                     // this attempt did not create it
 	createUnknown                     // this attempt may have created it
 )
@@ -132,7 +133,7 @@ func (r *reconciliation) createOne(ctx context.Context, name string) (*corev1.Po
 			r.event(corev1.EventTypeWarning, reasonFailedCreate, "Error creating: %v", err)
 		}
 		answer := createRefused
-		if unknownOutcome(err) {
+		if client.IsOutcomeUnknown(err) {
 			answer = createUnknown
 		}
 		return nil, answer, fmt.Errorf("create pod %s/%s: %w", r.rs.Namespace, name, err)
@@ -146,22 +147,22 @@ func (r *reconciliation) recordCreated(pod *corev1.Pod) {
 	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil).SetCause(timeline.RefOf(kind.Kind, r.rs))
 }
 
-// adoptExisting looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it
-// is the outcome of an earlier attempt. Otherwise the name is taken, and the run is repeated with another.
+// adoptExisting reads the Pod that has the name already. If the ReplicaSet controls it, it is the result of an earlier
+// attempt. Otherwise the name is in use, and the retry takes another.
 func (r *reconciliation) adoptExisting(ctx context.Context, name string) (*corev1.Pod, createResult, error) {
 	pod, err := r.readPod(ctx, name)
 	if err != nil {
 		return nil, createUnknown, fmt.Errorf("create pod %s/%s: it exists, read it: %w", r.rs.Namespace, name, err)
 	}
 	if pod == nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, r.rs) {
-		return nil, createKnown, fmt.Errorf("create pod %s/%s: the name is taken, trying another", r.rs.Namespace, name)
+		return nil, createKnown, fmt.Errorf("create pod %s/%s: the name is in use; retrying with another", r.rs.Namespace, name)
 	}
 	r.recordCreated(pod)
 	return pod, createKnown, nil
 }
 
-// readPod reads a Pod from the API, nil if there is none. It lists, because the right to list is what the role of
-// this controller has.
+// readPod reads a Pod from the API, nil if it does not exist. It lists, because the role of this controller may list but not
+// get Pods.
 func (r *reconciliation) readPod(ctx context.Context, name string) (*corev1.Pod, error) {
 	list, err := r.deps.Client.CoreV1().Pods(r.rs.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: metav1.ObjectNameField + "=" + name,
@@ -177,7 +178,7 @@ func (r *reconciliation) readPod(ctx context.Context, name string) (*corev1.Pod,
 	return nil, nil
 }
 
-// podFor makes the Pod of that name from the template.
+// podFor returns the Pod of that name, built from the template.
 func (r *reconciliation) podFor(name string) *corev1.Pod {
 	template := r.rs.Spec.Template.DeepCopy()
 	return &corev1.Pod{
@@ -190,7 +191,7 @@ func (r *reconciliation) podFor(name string) *corev1.Pod {
 	}
 }
 
-// remove deletes count of the active Pods, those first that are missed least.
+// remove deletes count of the active Pods, in the order of choosePodsToDelete.
 func (r *reconciliation) remove(ctx context.Context, count int) error {
 	related, err := r.relatedPods()
 	if err != nil {
@@ -203,7 +204,7 @@ func (r *reconciliation) remove(ctx context.Context, count int) error {
 	}
 	// The expectation comes before the deletion, so that no event can come before the expectation.
 	_ = r.expectations.ExpectDeletions(logr.Discard(), r.key, uids...) // its error is always nil
-	var mu sync.Mutex                                                  // guards what follows, and the owner's fields
+	var mu sync.Mutex                                                  // guards what follows, and the fields of r.state
 	var failures []error
 	parallel(r.config.Parallel, toDelete, func(pod *corev1.Pod) {
 		err := r.deleteOne(ctx, pod)
@@ -213,7 +214,7 @@ func (r *reconciliation) remove(ctx context.Context, count int) error {
 		mu.Lock()
 		defer mu.Unlock()
 		failures = append(failures, err)
-		if unknownOutcome(err) {
+		if client.IsOutcomeUnknown(err) {
 			r.state.addPendingDelete(pod.UID, pod.Name)
 			return
 		}
@@ -224,7 +225,7 @@ func (r *reconciliation) remove(ctx context.Context, count int) error {
 	return errors.Join(failures...)
 }
 
-// deleteOne deletes a Pod, and no other one of that name. A Pod that is gone is deleted.
+// deleteOne deletes the Pod, but no other one of that name. It succeeds if the Pod does not exist any more.
 func (r *reconciliation) deleteOne(ctx context.Context, pod *corev1.Pod) error {
 	options := *metav1.NewPreconditionDeleteOptions(string(pod.UID))
 	err := r.deps.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
@@ -263,17 +264,6 @@ func (o *setState) addPendingDelete(uid types.UID, name string) {
 
 func (r *reconciliation) event(eventType, reason, format string, args ...any) {
 	r.recorder.Eventf(r.rs, eventType, reason, format, args...)
-}
-
-// unknownOutcome reports whether a request with this error may have been carried out all the same: no answer came,
-// or one that does not say.
-func unknownOutcome(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
-		return true
-	}
-	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) ||
-		apierrors.IsUnexpectedServerError(err) || answer.Status().Code >= 500
 }
 
 // parallel calls do for each of the items, at most limit at the same time, and waits for all.

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // byController is the index of objects by the UID of their controller; those without one are under orphansIn.
@@ -28,7 +30,7 @@ func indexByController(obj any) ([]string, error) {
 	return []string{orphansIn(object.GetNamespace())}, nil
 }
 
-// listPods gives the Pods that the ReplicaSet controls and those without a controller that its selector matches.
+// listPods returns the Pods that the ReplicaSet controls and those without a controller that its selector matches.
 func (r *reconciliation) listPods() ([]*corev1.Pod, error) {
 	found, err := r.podsOf(r.rs.UID)
 	if err != nil {
@@ -46,7 +48,7 @@ func (r *reconciliation) listPods() ([]*corev1.Pod, error) {
 	return found, nil
 }
 
-// podsOf gives the Pods that the ReplicaSet with that UID controls.
+// podsOf returns the Pods that the ReplicaSet with that UID controls.
 func (c *Controller) podsOf(uid types.UID) ([]*corev1.Pod, error) {
 	objects, err := c.pods.ByIndex(byController, string(uid))
 	if err != nil {
@@ -61,7 +63,7 @@ func (c *Controller) podsOf(uid types.UID) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// dropSeenCreates forgets the doubt about creations that the cache shows.
+// dropSeenCreates removes the names of Pods that the cache shows: their creation is certain.
 func (o *setState) dropSeenCreates(found []*corev1.Pod) {
 	if len(o.uncertainCreates) == 0 {
 		return
@@ -71,28 +73,16 @@ func (o *setState) dropSeenCreates(found []*corev1.Pod) {
 	})
 }
 
-// isTerminal reports whether a Pod has ended for good.
-func isTerminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// readySince tells since when a Pod is ready, if it is.
+// readySince returns since when a Pod is ready, false if it is not.
 func readySince(pod *corev1.Pod) (time.Time, bool) {
-	for i := range pod.Status.Conditions {
-		if condition := &pod.Status.Conditions[i]; condition.Type == corev1.PodReady {
-			return condition.LastTransitionTime.Time, condition.Status == corev1.ConditionTrue
-		}
+	if !podutil.IsReady(&pod.Status) {
+		return time.Time{}, false
 	}
-	return time.Time{}, false
+	return podutil.FindCondition(&pod.Status, corev1.PodReady).LastTransitionTime.Time, true
 }
 
-func isReady(pod *corev1.Pod) bool {
-	_, ready := readySince(pod)
-	return ready
-}
-
-// isAvailable reports whether a Pod has been ready for at least so long. A Pod that is ready without saying since
-// when is available only if no time is asked for.
+// isAvailable reports whether a Pod has been ready for at least that long. A Pod that is ready since an unknown
+// time is available only if atLeast is 0.
 func isAvailable(pod *corev1.Pod, atLeast time.Duration, now time.Time) bool {
 	since, ready := readySince(pod)
 	return ready && (atLeast == 0 || (!since.IsZero() && !since.Add(atLeast).After(now)))

@@ -36,7 +36,7 @@ type writeChecker struct {
 type setHistory struct {
 	live    map[types.UID]bool
 	sizes   []datedAmount // sizes asked for, oldest first
-	removed []datedAmount // Pods that others took away; amount is 1 each
+	removed []datedAmount // Pods that others removed; amount is 1 each
 }
 
 type datedAmount struct {
@@ -57,7 +57,7 @@ func (c *setHistory) bounds(now time.Time) (low, high int) {
 	return low, high
 }
 
-// missing counts the Pods that others took away and that the controller may still believe in.
+// missing counts the Pods that others removed and that the controller may still count.
 func (c *setHistory) missing(now time.Time) int {
 	count := 0
 	for _, gone := range c.removed {
@@ -94,7 +94,7 @@ func (j *writeChecker) checkWrite(verb string, pod *corev1.Pod) {
 	}
 }
 
-// recordRemoved notes that somebody else took a Pod away.
+// recordRemoved records that another client removed a Pod.
 func (j *writeChecker) recordRemoved(name string, uid types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

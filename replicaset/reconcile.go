@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -27,7 +28,7 @@ type reconciliation struct {
 	desired  int
 
 	active      []*corev1.Pod // its Pods that count, without those whose deletion is expected
-	terminating []*corev1.Pod // its Pods that are on their way out
+	terminating []*corev1.Pod // its Pods that are being deleted
 	unseen      int           // created Pods that the cache does not show
 }
 
@@ -84,7 +85,7 @@ func (r *reconciliation) execute(ctx context.Context) (reconcile.Result, error) 
 	return reconcile.Result{RequeueAfter: r.requeueAfter(now)}, nil
 }
 
-// observe finds the ReplicaSet's Pods, taking over and letting go of some, and brings its expectations up to date.
+// observe finds the ReplicaSet's Pods, adopts and releases Pods, and syncs its expectations with the cache.
 func (r *reconciliation) observe(ctx context.Context) error {
 	// The version is read before the Pods: what the cache has seen by then is in the list, or gone.
 	seen := r.pods.LastStoreSyncResourceVersion()
@@ -104,7 +105,7 @@ func (r *reconciliation) observe(ctx context.Context) error {
 	r.state.dropSeenCreates(found)
 	for _, pod := range found {
 		switch {
-		case isTerminal(pod):
+		case podutil.IsTerminal(&pod.Status):
 		case pod.DeletionTimestamp != nil:
 			if metav1.IsControlledBy(pod, r.rs) && r.selector.Matches(labels.Set(pod.Labels)) {
 				r.terminating = append(r.terminating, pod)
@@ -119,8 +120,8 @@ func (r *reconciliation) observe(ctx context.Context) error {
 	return err
 }
 
-// requeueAfter is when to run again without an event: when the next Pod becomes available, or when a created Pod should
-// long have shown up. Zero means never.
+// requeueAfter returns when to reconcile again without an event: when the next Pod becomes available, or after
+// Config.Recheck if the cache does not show a created Pod. Zero means never.
 func (r *reconciliation) requeueAfter(now time.Time) time.Duration {
 	var next time.Duration
 	if r.unseen > 0 {

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // status is the status that the ReplicaSet should have. Pods that were just created count, those whose deletion was
@@ -29,7 +31,7 @@ func (r *reconciliation) status(manageErr error, now time.Time) appsv1.ReplicaSe
 		if template.Matches(labels.Set(pod.Labels)) {
 			status.FullyLabeledReplicas++
 		}
-		if isReady(pod) {
+		if podutil.IsReady(&pod.Status) {
 			status.ReadyReplicas++
 		}
 		if isAvailable(pod, minReady, now) {
@@ -68,8 +70,8 @@ func (r *reconciliation) setFailure(status *appsv1.ReplicaSetStatus, failure err
 	}
 }
 
-// writeStatus writes the status if it differs. If somebody else wrote the object meanwhile it tries once more on the
-// present one; the generation that the status speaks of stays that of the object which was worked on.
+// writeStatus writes the status if it differs. After a conflict it retries once with the current object; the observed
+// generation stays that of the object which was reconciled.
 func (r *reconciliation) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) error {
 	if apiequality.Semantic.DeepEqual(r.rs.Status, status) {
 		return nil

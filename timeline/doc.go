@@ -1,5 +1,5 @@
-// Package timeline records what happened to an object, stage by stage, so that one can say at any instant why
-// it is not there yet.
+// Package timeline records what happened to an object, stage by stage, so that one can say at any time why
+// it is not running yet.
 //
 // Every part of Berth that moves a Pod, a claim or a volume forward writes here: which stage began, when it
 // ended, at which attempt, and with which error. Events, metrics, traces and package explain are readers of

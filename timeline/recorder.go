@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// DefaultObjects is how many objects a Recorder remembers unless told otherwise.
+	// DefaultObjects is how many objects a Recorder remembers by default.
 	DefaultObjects = 4096
 	// maxStages bounds one record. A crash-looping container adds three stages a restart, so this keeps the
 	// beginning and the last dozens of attempts.
 	maxStages = 192
-	// keepFirst of them are the object's first stages, which tell how it came up; the rest are the newest.
+	// keepFirst of them are the object's first stages, which show its start; the rest are the newest.
 	keepFirst = 64
 	// dropBatch stages go when a record is full, so that not every further one has to move all the others.
 	dropBatch = 32
@@ -100,7 +100,7 @@ func (r *Recorder) Watch() (<-chan struct{}, func()) {
 	}
 }
 
-// add appends the stage to the object's record, making room first, and returns its attempt. The caller holds mu.
+// add appends the stage to the object's record, removing old ones first if needed, and returns its attempt. The caller holds mu.
 func (r *Recorder) add(ref Ref, stage Stage) int {
 	element, ok := r.objects[ref.UID]
 	if !ok {
@@ -143,7 +143,7 @@ func (r *Recorder) lastStage(uid types.UID, name, subject string) *Stage {
 	return nil
 }
 
-// notify tells the subscribers. The caller holds mu.
+// notify notifies the subscribers. The caller holds mu.
 func (r *Recorder) notify(ref Ref, stage *Stage) {
 	for ch := range r.watchers {
 		select {

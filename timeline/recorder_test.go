@@ -189,7 +189,7 @@ func TestWorkFarBelowFindsItsStage(t *testing.T) {
 	timeline.Current(ctx).AddWait(500 * time.Millisecond)
 	call := timeline.Current(ctx).Begin("csi driver d", timeline.StageDriver, "NodePublishVolume v")
 	call.End(nil)
-	timeline.Current(t.Context()).Begin("nobody", timeline.StageDriver, "").End(nil)
+	timeline.Current(t.Context()).Begin("owner", timeline.StageDriver, "").End(nil)
 
 	record, _ := rec.Record("a")
 	require.Len(t, record.Stages, 2)

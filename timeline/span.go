@@ -74,13 +74,13 @@ func (s *Span) Context(ctx context.Context) context.Context {
 }
 
 // Current is the innermost span that ctx carries, nil if there is none: code far below can note what it waits for and
-// whom it calls without knowing for which object it works.
+// what it calls without knowing for which object it works.
 func Current(ctx context.Context) *Span {
 	span, _ := ctx.Value(spanKey{}).(*Span)
 	return span
 }
 
-// update alters the span's stage, if it is still remembered, and tells those who listen.
+// update alters the span's stage, if it is still remembered, and notifies the subscribers.
 func (s *Span) update(alter func(*Stage)) {
 	if s == nil {
 		return

@@ -20,8 +20,8 @@ const (
 	StageExpanding    = "ExpandingVolume" // the driver makes a claim's volume larger; the subject is the size
 	StageGrowing      = "GrowingOnNode"   // a node makes the file system of a claim's volume larger
 	StageScheduled    = "Scheduled"       // a node was chosen
-	StageSeen         = "SeenByKubelet"   // the node agent got to know the Pod
-	StageAdmitted     = "Admitted"        // the node agent accepted (or refused) the Pod
+	StageSeen         = "SeenByKubelet"   // the kubelet saw the Pod
+	StageAdmitted     = "Admitted"        // the kubelet admitted (or rejected) the Pod
 	StageAttach       = "AttachVolume"    // a volume was attached to the node
 	StageVolume       = "MountVolume"     // one volume was set up; the subject is the volume's name in the Pod
 	StageDriver       = "DriverCall"      // a CSI driver was called; the subject is the call and the volume

@@ -168,15 +168,15 @@ func TestPublishAndUnpublish(t *testing.T) {
 	})
 	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(context.Background(), "pv", metav1.DeleteOptions{}))
 	w.remove("va")
-	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be let go, although its volume is gone")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached, although its volume was deleted")
 	w.driver.set(func() { require.Empty(t, w.driver.published) })
 	require.Empty(t, w.get("foreign").Finalizers, "attachments of other drivers are left alone")
 }
 
-func TestErrorsAreToldAndRetried(t *testing.T) {
+func TestErrorsAreReportedAndRetried(t *testing.T) {
 	w := newFixture(t)
 	w.create("va", driverName)
-	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the missing CSINode must be told")
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the missing CSINode must be reported")
 	require.Contains(t, w.get("va").Status.AttachError.Message, `csi node "a"`)
 	require.Empty(t, w.get("va").Finalizers, "nothing was published")
 	w.driver.set(func() { w.driver.err = errors.New("driver is busy") })
@@ -194,14 +194,14 @@ func TestErrorsAreToldAndRetried(t *testing.T) {
 		w.clock.Step(time.Second)
 		e := w.get("va").Status.AttachError
 		return e != nil && e.ErrorCode != nil && codes.Code(*e.ErrorCode) == codes.ResourceExhausted
-	}, "the driver's code must be told")
+	}, "the code of the driver must be reported")
 	w.driver.set(func() { w.driver.err = nil })
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "retry")
 	require.Nil(t, w.get("va").Status.AttachError)
 
 	w.driver.set(func() { w.driver.err = errors.New("still in use") })
 	w.remove("va")
-	w.eventually(func() bool { return w.get("va").Status.DetachError != nil }, "the error must be told")
+	w.eventually(func() bool { return w.get("va").Status.DetachError != nil }, "the error must be reported")
 	require.NotEmpty(t, w.get("va").Finalizers)
 	w.driver.set(func() { w.driver.err = nil })
 	w.eventually(func() bool { w.clock.Step(time.Second); return len(w.get("va").Finalizers) == 0 }, "retry")

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/internal/testlog"
 )
 
-// listingDriver is a driver that tells what is published, a volume a page.
+// listingDriver is a driver that lists what is published, one volume per page.
 type listingDriver struct {
 	*driver
 	capabilities []csi.ControllerServiceCapability_RPC_Type
@@ -120,7 +120,7 @@ func TestDetachedBehindOurBack(t *testing.T) {
 	}, "it must be published again")
 	require.True(t, w.get("va").Status.Attached)
 
-	// If that fails, nobody may think that it is attached.
+	// If that fails, it must not count as attached.
 	l.set(func() {
 		delete(l.published, "handle")
 		l.err = errors.New("no such disk")
@@ -129,9 +129,9 @@ func TestDetachedBehindOurBack(t *testing.T) {
 	w.eventually(func() bool {
 		va := w.get("va")
 		return !va.Status.Attached && va.Status.AttachError != nil && va.Status.AttachError.Message == "no such disk"
-	}, "the loss must be told")
+	}, "the loss must be reported")
 	l.set(func() { l.err = nil })
-	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "and mended")
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "and repaired")
 }
 
 func TestAttachedBehindOurBack(t *testing.T) {
@@ -148,7 +148,7 @@ func TestAttachedBehindOurBack(t *testing.T) {
 	require.Equal(t, 1, log.count("node=somewhere"))
 }
 
-func TestVerificationNeedsADriverThatCanTell(t *testing.T) {
+func TestVerificationNeedsADriverThatLists(t *testing.T) {
 	l := newListingDriver()
 	l.capabilities = l.capabilities[:1]
 	w := newFixtureWith(t, l, nil)
@@ -208,7 +208,7 @@ func TestSecrets(t *testing.T) {
 	require.NoError(t, err)
 	w.forbidden.Store(true)
 	w.create("va", driverName)
-	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "what is missing must be told")
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "what is missing must be reported")
 	message := w.get("va").Status.AttachError.Message
 	require.Contains(t, message, "secret vault/key of field spec.csi.controllerPublishSecretRef")
 	w.driver.set(func() { require.Zero(t, w.driver.calls, "the driver must not be called without its secret") })
@@ -220,6 +220,6 @@ func TestSecrets(t *testing.T) {
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "it must be attached")
 	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.last.Secrets) })
 	w.remove("va")
-	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be let go")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
 	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.lastSecrets) })
 }

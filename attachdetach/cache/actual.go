@@ -145,7 +145,7 @@ func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.Pas
 // Subscribe implements Notifier.
 func (a *Actual) Subscribe(f func(VolumeNode)) { a.subscribers = append(a.subscribers, f) }
 
-// notifyChanged marks the attachment as changed and tells it. The caller holds mu.
+// notifyChanged marks the attachment as changed and notifies the subscribers. The caller holds mu.
 func (a *Actual) notifyChanged(pair VolumeNode, at *attachment) {
 	if at != nil {
 		a.generation++

@@ -43,8 +43,8 @@ const v = corev1.UniqueVolumeName("kubernetes.io/csi/drv^v")
 // R-71, R-72, R-79, B-15, and the counters of the metrics.
 func TestDesired(t *testing.T) {
 	d := cache.NewDesiredStateOfWorld(plugins)
-	var told []cache.VolumeNode
-	d.Subscribe(func(p cache.VolumeNode) { told = append(told, p) })
+	var notified []cache.VolumeNode
+	d.Subscribe(func(p cache.VolumeNode) { notified = append(notified, p) })
 	_, err := d.AddPod("p", pod("p"), spec("v"), "a")
 	require.ErrorContains(t, err, `node "a" is not managed`)
 	require.NoError(t, d.DeleteNode("unknown"))
@@ -52,13 +52,13 @@ func TestDesired(t *testing.T) {
 	d.AddNode("a")
 	_, err = d.AddPod("p", pod("p"), &volume.Spec{Name: "x", Volume: &corev1.Volume{}}, "a")
 	require.ErrorIs(t, err, operationexecutor.ErrNotAttachable)
-	require.Empty(t, told)
+	require.Empty(t, notified)
 	for range 2 {
 		name, err := d.AddPod("p", pod("p"), spec("v"), "a")
 		require.NoError(t, err)
 		require.Equal(t, v, name)
 	}
-	require.Equal(t, []cache.VolumeNode{{Volume: v, Node: "a"}}, told, "a repetition is no change")
+	require.Equal(t, []cache.VolumeNode{{Volume: v, Node: "a"}}, notified, "a repetition is no change")
 	_, err = d.AddPod("p", pod("p"), spec("w"), "a")
 	require.NoError(t, err)
 	_, err = d.AddPod("q", pod("q"), spec("v"), "a")
@@ -84,7 +84,7 @@ func TestDesired(t *testing.T) {
 	require.NoError(t, err)
 	d.MarkPodsNotified(v, "a", want.PodsToNotify)
 	want, _ = d.GetVolumeToAttach(v, "a")
-	require.Equal(t, []*corev1.Pod{pod("s")}, want.PodsToNotify, "who came while the others were told is yet to be")
+	require.Equal(t, []*corev1.Pod{pod("s")}, want.PodsToNotify, "a Pod that came meanwhile is yet to be notified")
 	d.DeletePod("s", v, "a")
 	require.Equal(t, []*corev1.Pod{pod("p"), pod("q"), pod("r")}, d.GetVolumePodsOnNodes([]types.NodeName{"a", "b"}, v))
 

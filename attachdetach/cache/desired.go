@@ -40,10 +40,10 @@ type DesiredStateOfWorld interface {
 	GetVolumeNodesToAttach() []VolumeNode
 	// GetPodToAdd is every volume of every Pod, so that a Pod with several volumes is there several times.
 	GetPodToAdd() []PodToAdd
-	// SetMultiAttachError notes that the Pods which use the volume on the node have been told that it is attached
+	// SetMultiAttachError notes that the Pods which use the volume on the node were notified that it is attached
 	// elsewhere. Pods that come later have not.
 	SetMultiAttachError(name corev1.UniqueVolumeName, node types.NodeName)
-	// MarkPodsNotified notes it for these Pods alone: one that came while they were told has not been.
+	// MarkPodsNotified does the same for these Pods alone: one that came meanwhile was not notified.
 	MarkPodsNotified(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod)
 	// GetVolumePodsOnNodes is the Pods that use the volume on any of the nodes, in the order of their names.
 	GetVolumePodsOnNodes(nodes []types.NodeName, name corev1.UniqueVolumeName) []*corev1.Pod

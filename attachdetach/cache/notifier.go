@@ -14,7 +14,7 @@ type VolumeNode struct {
 // String is the pair as it appears in logs.
 func (p VolumeNode) String() string { return string(p.Volume) + " on " + string(p.Node) }
 
-// Notifier is a store that tells what changes in it. A store that is no Notifier is only looked at now and then.
+// Notifier is a store that notifies subscribers of its changes. A store that is no Notifier is only read periodically.
 type Notifier interface {
 	// Subscribe registers a function that is called for each pair that changes. A pair without volume means that
 	// the list of attached volumes in the node's status is out of date. Subscribe must be called before the store is

@@ -45,7 +45,7 @@ type Plugin struct {
 	timeout     time.Duration
 
 	mu sync.Mutex // guards the two below
-	// waiters is, by name, whom to tell about a VolumeAttachment.
+	// waiters are the channels to notify of changes of a VolumeAttachment, by its name.
 	waiters map[string]map[chan struct{}]struct{}
 	// deleted is the VolumeAttachments that were deleted but that the cache may still show as they were before.
 	deleted map[types.UID]struct{}
@@ -53,10 +53,10 @@ type Plugin struct {
 
 var _ operationexecutor.AttachablePlugin = (*Plugin)(nil)
 
-// New makes the plugin and registers with the informer of VolumeAttachments. A zero timeout is DefaultTimeout.
+// New returns the plugin and registers with the informer of VolumeAttachments. A zero timeout is DefaultTimeout.
 func New(deps Deps, timeout time.Duration) (*Plugin, error) {
 	if deps.Client == nil || deps.Attachments == nil || deps.Drivers == nil {
-		return nil, errors.New("make csi attach plugin: Client, Attachments and Drivers are required")
+		return nil, errors.New("attachdetach/csi: Deps.Client, Attachments and Drivers are required")
 	}
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -83,7 +83,7 @@ func New(deps Deps, timeout time.Duration) (*Plugin, error) {
 	return p, nil
 }
 
-// onAttachment wakes who waits for the VolumeAttachment. The cache is as new as the event by then.
+// onAttachment notifies the waiters of the VolumeAttachment. The cache is at least as new as the event.
 func (p *Plugin) onAttachment(obj any, gone bool) {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj
@@ -105,7 +105,7 @@ func (p *Plugin) onAttachment(obj any, gone bool) {
 	}
 }
 
-// subscribe has the channel told of every change of the VolumeAttachment, until stop is called.
+// subscribe returns a channel that gets a value after every change of the VolumeAttachment, until stop is called.
 func (p *Plugin) subscribe(name string) (signal chan struct{}, stop func()) {
 	signal = make(chan struct{}, 1)
 	p.mu.Lock()
@@ -195,7 +195,7 @@ func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 		})
 }
 
-// isAttached reads the attacher's answer.
+// isAttached reads the result of the attacher.
 func (p *Plugin) isAttached(va *storagev1.VolumeAttachment) (bool, error) {
 	p.mu.Lock()
 	_, stale := p.deleted[va.UID]
@@ -262,7 +262,7 @@ func (p *Plugin) waitDeleted(ctx context.Context, signal chan struct{}, before *
 	gone := func() (bool, error) {
 		va, err := p.attachments.Get(before.Name)
 		if apierrors.IsNotFound(err) {
-			// The first look is before any signal.
+			// The first read is before any signal.
 			if first && !cached {
 				first = false
 				return false, nil
@@ -291,7 +291,7 @@ func (p *Plugin) forgetDeleted(uid types.UID, name string) {
 	}
 }
 
-// waitFor asks check now and after each signal until it says yes or fails, the time is over, or ctx ends.
+// waitFor calls check now and after each signal until it returns true or an error, the timeout expires, or ctx ends.
 func (p *Plugin) waitFor(ctx context.Context, signal <-chan struct{}, what string, check func() (bool, error)) error {
 	timer := p.clock.NewTimer(p.timeout)
 	defer timer.Stop()
@@ -303,15 +303,15 @@ func (p *Plugin) waitFor(ctx context.Context, signal <-chan struct{}, what strin
 		select {
 		case <-signal:
 		case <-timer.C():
-			return fmt.Errorf("wait for %s: timed out after %v; see whether the driver's attacher runs", what, p.timeout)
+			return fmt.Errorf("wait for %s: timed out after %v; check whether the driver's attacher runs", what, p.timeout)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		}
 	}
 }
 
-// Verify implements operationexecutor.AttachablePlugin. It asks the cache: what a VolumeAttachment says is what the
-// driver said, and that it is absent is the only proof of not being attached.
+// Verify implements operationexecutor.AttachablePlugin. It reads the cache: a VolumeAttachment has the driver's result, and
+// only its absence proves that the volume is not attached.
 func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, node types.NodeName,
 ) (map[corev1.UniqueVolumeName]operationexecutor.Verdict, error) {
 	verdicts := make(map[corev1.UniqueVolumeName]operationexecutor.Verdict, len(volumes))
@@ -333,7 +333,7 @@ func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedV
 	return verdicts, nil
 }
 
-// AttachmentState says what the VolumeAttachment of the volume on the node tells.
+// AttachmentState returns whether the volume is attached to the node, by its VolumeAttachment.
 func (p *Plugin) AttachmentState(driver, handle string, node types.NodeName) (operationexecutor.Verdict, error) {
 	needed, err := p.attachRequired(driver)
 	if err != nil {

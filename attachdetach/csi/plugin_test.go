@@ -50,7 +50,7 @@ func newFixture(t *testing.T) *fixture {
 	// As the API server does: an object gets an identity, and one with finalizers outlives its deletion.
 	w.client.PrependReactor("create", "volumeattachments", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if w.full.Load() {
-			return true, nil, errors.New("no room")
+			return true, nil, errors.New("no space")
 		}
 		va := action.(clienttesting.CreateAction).GetObject().(*storagev1.VolumeAttachment)
 		va.UID, va.Finalizers = types.UID(va.Name), []string{"attacher"}
@@ -191,7 +191,7 @@ func TestAttachThatCannotBe(t *testing.T) {
 	other := csi.AttachmentName(driver, "i", node)
 	w.waitAttachment(other, isNew)
 	require.Eventually(t, func() bool { w.clock.Step(csi.DefaultTimeout); return len(done) > 0 }, soon, time.Millisecond)
-	require.ErrorContains(t, <-done, "see whether the driver's attacher runs")
+	require.ErrorContains(t, <-done, "check whether the driver's attacher runs")
 
 	done = w.attach("i")
 	require.Eventually(t, w.clock.HasWaiters, soon, time.Millisecond)
@@ -199,7 +199,7 @@ func TestAttachThatCannotBe(t *testing.T) {
 	require.ErrorContains(t, w.waitResult(done), "deleted by someone else")
 
 	w.full.Store(true)
-	require.ErrorContains(t, w.waitResult(w.attach("j")), "no room")
+	require.ErrorContains(t, w.waitResult(w.attach("j")), "no space")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := w.plugin.Attach(ctx, spec("j"), node)
@@ -232,7 +232,7 @@ func TestDetach(t *testing.T) {
 }
 
 // R-104, B-12: what an attachment says counts; only its absence proves that there is none.
-func TestLook(t *testing.T) {
+func TestAttachmentState(t *testing.T) {
 	w := newFixture(t)
 	name := csi.AttachmentName(driver, "h", node)
 	look := func() operationexecutor.Verdict {

@@ -1,2 +1,2 @@
-// Package metrics is the metrics of the attach/detach controller, under the names that dashboards for Kubernetes know.
+// Package metrics has the metrics of the attach/detach controller, with the names that dashboards for Kubernetes use.
 package metrics

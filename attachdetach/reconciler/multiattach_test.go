@@ -11,7 +11,7 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// B-21: exclusive volumes, and what the Pods are told.
+// B-21: exclusive volumes, and the events of the Pods.
 func TestMultiAttach(t *testing.T) {
 	w := newFixture(t)
 	w.start()
@@ -26,7 +26,7 @@ func TestMultiAttach(t *testing.T) {
 	w.waitIdle()
 	w.pod("ns", "second", "b", disk("d"))
 	require.Equal(t, prefix+"used by pod(s) another, pod-d and 1 pod(s) in different namespaces", w.nextEvent(),
-		"a Pod that comes later is told too, and only that one")
+		"a Pod that comes later gets an event too, and only that one")
 	w.deletePod(pod, "a", "d")
 	w.deletePod(other, "a", "d")
 	w.pod("ns", "third", "b", disk("d"))

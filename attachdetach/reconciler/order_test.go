@@ -16,9 +16,9 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// R-1, R-4: the first pass comes at once, further ones a period apart; they find what no event told of, and where there
-// is nothing to do they call nobody.
-func TestPassesFindWhatNoEventTold(t *testing.T) {
+// R-1, R-4: the first pass comes at once, further ones a period apart; they find what no event reported, and where there
+// is nothing to do they make no call.
+func TestPassesFindWhatNoEventReported(t *testing.T) {
 	w := newFixture(t, func(o *reconciler.Options) { o.LoopPeriod = time.Minute })
 	w.start()
 	w.node("a")
@@ -27,7 +27,7 @@ func TestPassesFindWhatNoEventTold(t *testing.T) {
 	w.waitIdle()
 	tainted := &corev1.Node{}
 	tainted.Name, tainted.Spec.Taints = "a", []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
-	require.NoError(t, w.nodes.Update(tainted)) // and nobody says so
+	require.NoError(t, w.nodes.Update(tainted)) // without an event
 	w.waitIdle()
 	w.clock.Step(time.Minute - 1)
 	w.waitIdle()
@@ -45,7 +45,7 @@ func TestPassesFindWhatNoEventTold(t *testing.T) {
 	})
 }
 
-// R-3, R-26: in one pass a detach comes before the attach that needs it, and is told to nobody.
+// R-3, R-26: in one pass a detach comes before the attach that needs it, and causes no event.
 func TestDetachComesBeforeAttach(t *testing.T) {
 	w := newFixture(t)
 	w.node("a")
@@ -125,7 +125,7 @@ func TestVerificationCanBeTurnedOff(t *testing.T) {
 }
 
 // U-2, U-3: a forced detach says on the Node and on the Pods that wait what was assumed, and that it is a risk.
-func TestForcedDetachIsTold(t *testing.T) {
+func TestForcedDetachIsReported(t *testing.T) {
 	w := newFixture(t)
 	w.start()
 	w.node("a")
@@ -144,8 +144,8 @@ func TestForcedDetachIsTold(t *testing.T) {
 	w.waitState("d", "b", attached)
 }
 
-// What a Pod that waits is told about who has its volume, since when, and what ends that.
-func TestHolderIsTold(t *testing.T) {
+// The timeline of a waiting Pod says which node has its volume, since when, and what ends that.
+func TestHolderIsReported(t *testing.T) {
 	recorder := timeline.New(testclock.NewFakeClock(time.Now()), 0)
 	pods := func(uid types.UID, text string) bool {
 		record, _ := recorder.Record(uid)
@@ -158,18 +158,18 @@ func TestHolderIsTold(t *testing.T) {
 	pod := w.attachAndMount("d", "a")
 	since := w.clock.Now().UTC().Format("15:04:05")
 	waiting := w.pod("ns", "waits", "b", disk("d"))
-	told := func(text string) {
+	requireRecorded := func(text string) {
 		t.Helper()
 		w.eventually(func() bool { return pods(waiting.UID, text) }, text)
 	}
-	told(`volume is attached to node "a" since ` + since + `, and pods on that node use it: it is released when they end`)
+	requireRecorded(`volume is attached to node "a" since ` + since + `, and pods on that node use it: it is released when they end`)
 	w.node("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 	again := w.pod("ns", "waits-too", "b", disk("d"))
 	w.eventually(func() bool {
 		return pods(again.UID, "the node is not ready: if it is lost for good, taint it with node.kubernetes.io/out-of-service")
-	}, "what a person can do must be told")
+	}, "the record must say what a person can do")
 	w.deletePod(pod, "a", "d")
-	told(`mounted there: it is released when the node has unmounted it, or at ` +
+	requireRecorded(`mounted there: it is released when the node has unmounted it, or at ` +
 		w.clock.Now().Add(maxWait).UTC().Format("15:04:05") + ` if the node is not ready`)
 	w.setMounted("a")
 	w.waitState("d", "b", attached)

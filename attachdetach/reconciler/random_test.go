@@ -307,7 +307,7 @@ func TestChurn(t *testing.T) {
 	}, "everything that can be attached must be")
 	c.check()
 
-	// When nobody wants anything, nothing is left anywhere.
+	// When no Pod uses a volume, nothing is left anywhere.
 	for len(c.users) > 0 {
 		c.deleteRandomPod()
 	}

@@ -251,7 +251,7 @@ func TestOperationsSideBySide(t *testing.T) {
 	require.Empty(t, w.storage.problems)
 }
 
-// what is known by name only is detached by name; what nobody can detach does no harm.
+// what is known by name only is detached by name; what cannot be detached does no harm.
 func TestVolumesKnownByName(t *testing.T) {
 	w := newFixture(t)
 	for _, name := range []corev1.UniqueVolumeName{unique("d"), "nonsense", "other/plugin/x"} {

@@ -96,7 +96,7 @@ func TestFailures(t *testing.T) {
 	err := s.updater.UpdateNodeStatuses(context.Background())
 	require.ErrorContains(t, err, "unable to update 1 nodes")
 	require.ErrorContains(t, err, `node "a"`)
-	require.Len(t, s.patches, 3, "c must have been written, and nobody asked about the one that is gone")
+	require.Len(t, s.patches, 3, "c must have been written, and no request sent for the node that was deleted")
 	require.Equal(t, []types.NodeName{"a"}, s.actual.GetNodesToUpdateStatusFor())
 	delete(s.fail, "a")
 	require.NoError(t, s.updater.UpdateNodeStatusForNode(context.Background(), "a"))

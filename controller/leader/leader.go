@@ -189,7 +189,7 @@ func (t *term) finish(err error) {
 	t.withdraw()
 }
 
-// notifyingLock tells when the Lease is acquired. The elector starts the work in a goroutine and does not wait for it,
+// notifyingLock reports when the Lease is acquired. The elector starts the work in a goroutine and does not wait for it,
 // but it records this event before, in its own.
 type notifyingLock struct {
 	resourcelock.Interface

@@ -1,6 +1,6 @@
 // Package apiwatch records what the API server itself shows of a Pod's and a claim's way: accepted, scheduled,
-// bound, seen as ready. The parts that do the work record the rest; nobody else sees these moments to the
-// millisecond.
+// bound, seen as ready. The components that do the work record the rest; no other component sees these moments to
+// the millisecond.
 package apiwatch
 
 import (

@@ -26,7 +26,7 @@ import (
 //   - GET /v1/records/{uid} with the record as JSON, or 404;
 //   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
 //     object. With "Accept: text/event-stream" the lines come as server-sent events. A reader that is too slow loses
-//     changes, and is told how many in a line {"lost":n}.
+//     changes, and gets their number in a line {"lost":n}.
 func Handler(recorder *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	if gatherer != nil {
@@ -39,7 +39,7 @@ func Handler(recorder *timeline.Recorder, gatherer prometheus.Gatherer) http.Han
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(record) // the reader went away: nobody is left to tell
+		_ = json.NewEncoder(w).Encode(record) // the reader has disconnected
 	})
 	mux.HandleFunc("GET /v1/stages", func(w http.ResponseWriter, r *http.Request) { stream(recorder, w, r) })
 	return mux
@@ -145,11 +145,11 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 	var record timeline.Record
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/records/"+string(uid), http.NoBody)
 	if err != nil {
-		return record, false, fmt.Errorf("ask for the record of %q: %w", uid, err)
+		return record, false, fmt.Errorf("query the record of %q: %w", uid, err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return record, false, fmt.Errorf("ask the running berth: %w", err)
+		return record, false, fmt.Errorf("query the running berth: %w", err)
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
@@ -157,7 +157,7 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 	case http.StatusNotFound:
 		return record, false, nil
 	default:
-		return record, false, fmt.Errorf("ask the running berth: %s", response.Status)
+		return record, false, fmt.Errorf("query the running berth: %s", response.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxRecordBytes)).Decode(&record); err != nil {
 		return record, false, fmt.Errorf("read the record of %q: %w", uid, err)
@@ -171,18 +171,18 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 func (c *Client) Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/stages?uid="+url.QueryEscape(string(uid)), http.NoBody)
 	if err != nil {
-		return fmt.Errorf("ask for the stages: %w", err)
+		return fmt.Errorf("query the stages: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the caller has left
 	}
 	if err != nil {
-		return fmt.Errorf("ask the running berth: %w", err)
+		return fmt.Errorf("query the running berth: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask the running berth for the stages: %s", response.Status)
+		return fmt.Errorf("query the running berth for the stages: %s", response.Status)
 	}
 	if ready != nil {
 		ready()

@@ -147,7 +147,7 @@ type restartable struct {
 	api       *fakeAPI
 	backend   *backend
 	nextFault func(string) fault
-	options   []func(*provision.ProvisionController) error
+	options   []provision.Option
 
 	process *process
 	ended   chan struct{}
@@ -156,7 +156,7 @@ type restartable struct {
 func (l *restartable) start() {
 	ctx, cancel := context.WithCancel(l.t.Context())
 	l.process = &process{kill: cancel, nextFault: l.nextFault}
-	options := append([]func(*provision.ProvisionController) error{
+	options := append([]provision.Option{
 		provision.LeaderElection(false),
 		provision.FailedProvisionThreshold(0), provision.FailedDeleteThreshold(0),
 		provision.EventRecorder(&record.FakeRecorder{}),

@@ -17,7 +17,7 @@ type shareProvisioner struct{ share string }
 
 func (p *shareProvisioner) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
 	path := filepath.Join(p.share, o.PVName)
-	if err := os.MkdirAll(path, 0o777); err != nil { // idempotent: it may be there since before a crash
+	if err := os.MkdirAll(path, 0o777); err != nil { // idempotent: a call before a crash may have created it
 		return nil, err
 	}
 	return &corev1.PersistentVolume{
@@ -38,7 +38,7 @@ func (p *shareProvisioner) Delete(pv *corev1.PersistentVolume) error {
 	return os.RemoveAll(filepath.Join(p.share, pv.Name)) // idempotent too
 }
 
-// A provisioner of one's own: two methods, handed to New. In a cluster, client comes from
+// A Provisioner has two methods and is passed to New. In a cluster, the client comes from
 // kubernetes.NewForConfig, and leader election stays on.
 func ExampleNew() {
 	share, err := os.MkdirTemp("", "share")

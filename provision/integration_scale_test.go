@@ -59,27 +59,27 @@ func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { ret
 // Lease are throttled.
 func TestRealManyClaimsAtOnce(t *testing.T) {
 	client := realClient(t)
-	place := newTestClass(t, client)
+	class := newTestClass(t, client)
 	const count = 25 * provision.DefaultThreadiness
 	for i := range count {
-		realClaim(t, client, place, fmt.Sprint("claim", i))
+		realClaim(t, client, class, fmt.Sprint("claim", i))
 	}
 	written := &requests{counts: map[string]int{}}
 	own := ownClient(t, written.count, func(config *rest.Config) { config.QPS, config.Burst = 0.001, 1 })
 	p := &fakeProvisioner{}
 	p.setProvisionErr(blockUntilCalls(provision.DefaultThreadiness))
-	ctrl, err := provision.New(own, "example.com/"+place, p, provision.LeaderElectionNamespace("kube-system"))
+	ctrl, err := provision.New(own, "example.com/"+class, p, provision.LeaderElectionNamespace("kube-system"))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- ctrl.RunContext(ctx) }()
-	untilClaims(t, client, place, func(_, bound int) bool { return bound == count })
+	untilClaims(t, client, class, func(_, bound int) bool { return bound == count })
 	require.Equal(t, count, p.callCount())
 
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(class).DeleteCollection(t.Context(),
 		metav1.DeleteOptions{}, metav1.ListOptions{}))
-	untilVolumes(t, client, place, 0)
+	untilVolumes(t, client, class, 0)
 	require.Len(t, p.deleted(), count)
 	stop()
 	require.NoError(t, <-done) // what was left to write is written

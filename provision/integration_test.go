@@ -106,12 +106,12 @@ func newTestClass(t *testing.T, client kubernetes.Interface) string {
 	return name
 }
 
-func realClaim(t *testing.T, client kubernetes.Interface, place, name string) {
+func realClaim(t *testing.T, client kubernetes.Interface, class, name string) {
 	t.Helper()
-	_, err := client.CoreV1().PersistentVolumeClaims(place).Create(t.Context(), &corev1.PersistentVolumeClaim{
+	_, err := client.CoreV1().PersistentVolumeClaims(class).Create(t.Context(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &place,
+			StorageClassName: &class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
@@ -121,18 +121,18 @@ func realClaim(t *testing.T, client kubernetes.Interface, place, name string) {
 }
 
 // untilClaims watches the claims until done says so of how many there are and how many are bound.
-func untilClaims(t *testing.T, client kubernetes.Interface, place string, done func(all, bound int) bool) {
+func untilClaims(t *testing.T, client kubernetes.Interface, class string, done func(all, bound int) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for {
-		list, err := client.CoreV1().PersistentVolumeClaims(place).List(ctx, metav1.ListOptions{})
+		list, err := client.CoreV1().PersistentVolumeClaims(class).List(ctx, metav1.ListOptions{})
 		require.NoError(t, err)
 		bound := map[string]bool{}
 		for _, claim := range list.Items {
 			bound[claim.Name] = claim.Status.Phase == corev1.ClaimBound
 		}
-		changes, err := client.CoreV1().PersistentVolumeClaims(place).Watch(ctx,
+		changes, err := client.CoreV1().PersistentVolumeClaims(class).Watch(ctx,
 			metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 		require.NoError(t, err)
 		for open := true; open; {
@@ -163,13 +163,13 @@ func untilClaims(t *testing.T, client kubernetes.Interface, place string, done f
 	}
 }
 
-func realVolumes(t *testing.T, client kubernetes.Interface, place string) []string {
+func realVolumes(t *testing.T, client kubernetes.Interface, class string) []string {
 	t.Helper()
 	list, err := client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	var names []string
 	for _, pv := range list.Items {
-		if pv.Spec.StorageClassName == place {
+		if pv.Spec.StorageClassName == class {
 			names = append(names, pv.Name)
 		}
 	}
@@ -178,7 +178,7 @@ func realVolumes(t *testing.T, client kubernetes.Interface, place string) []stri
 }
 
 // untilVolumes watches until so many volumes of the class are left.
-func untilVolumes(t *testing.T, client kubernetes.Interface, place string, count int) {
+func untilVolumes(t *testing.T, client kubernetes.Interface, class string, count int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -186,14 +186,14 @@ func untilVolumes(t *testing.T, client kubernetes.Interface, place string, count
 	require.NoError(t, err)
 	defer changes.Stop()
 	have := map[string]bool{}
-	for _, name := range realVolumes(t, client, place) {
+	for _, name := range realVolumes(t, client, class) {
 		have[name] = true
 	}
 	for len(have) != count {
 		event, open := <-changes.ResultChan()
 		require.True(t, open, "volumes: %v", have)
 		switch pv, is := event.Object.(*corev1.PersistentVolume); {
-		case !is || pv.Spec.StorageClassName != place:
+		case !is || pv.Spec.StorageClassName != class:
 		case event.Type == watch.Deleted:
 			delete(have, pv.Name)
 		default:
@@ -240,11 +240,11 @@ func TestHelperProvisioner(t *testing.T) {
 // TestRealKill kills a real process again and again with SIGKILL while claims come and go.
 func TestRealKill(t *testing.T) {
 	client := realClient(t)
-	place, backend := newTestClass(t, client), t.TempDir()
+	class, backend := newTestClass(t, client), t.TempDir()
 	var helper *exec.Cmd
 	start := func() {
 		helper = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProvisioner$")
-		helper.Env = append(os.Environ(), envBackend+"="+backend, envDriver+"=example.com/"+place)
+		helper.Env = append(os.Environ(), envBackend+"="+backend, envDriver+"=example.com/"+class)
 		require.NoError(t, helper.Start())
 	}
 	kill := func() {
@@ -256,13 +256,13 @@ func TestRealKill(t *testing.T) {
 	deleted := 0
 	for round := range rounds {
 		for i := range each {
-			realClaim(t, client, place, fmt.Sprintf("claim-%d-%d", round, i))
+			realClaim(t, client, class, fmt.Sprintf("claim-%d-%d", round, i))
 		}
 		time.Sleep(200*time.Millisecond + randomPause(400)) // when it is killed is the test's input
 		kill()
 		for i := range each {
 			if mathrand.IntN(2) == 0 {
-				err := client.CoreV1().PersistentVolumeClaims(place).Delete(t.Context(),
+				err := client.CoreV1().PersistentVolumeClaims(class).Delete(t.Context(),
 					fmt.Sprintf("claim-%d-%d", round, i), metav1.DeleteOptions{})
 				require.True(t, err == nil || apierrors.IsNotFound(err), err)
 				deleted++
@@ -271,8 +271,8 @@ func TestRealKill(t *testing.T) {
 		start()
 	}
 	left := rounds*each - deleted
-	untilClaims(t, client, place, func(all, bound int) bool { return all == left && bound == left })
-	untilVolumes(t, client, place, left)
+	untilClaims(t, client, class, func(all, bound int) bool { return all == left && bound == left })
+	untilVolumes(t, client, class, left)
 	kill()
 	entries, err := os.ReadDir(backend)
 	require.NoError(t, err)
@@ -280,13 +280,13 @@ func TestRealKill(t *testing.T) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	require.Equal(t, realVolumes(t, client, place), names)
+	require.Equal(t, realVolumes(t, client, class), names)
 	t.Logf("%d kills, %d claims, %d of them deleted: %s", rounds, rounds*each, deleted, strings.Join(names[:2], " "))
 
 	start()
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(class).DeleteCollection(t.Context(),
 		metav1.DeleteOptions{}, metav1.ListOptions{}))
-	untilVolumes(t, client, place, 0)
+	untilVolumes(t, client, class, 0)
 	entries, err = os.ReadDir(backend)
 	require.NoError(t, err)
 	require.Empty(t, entries)

@@ -72,7 +72,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
 		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize,
 		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,
-		ProvisionOptions: []func(*provision.ProvisionController) error{
+		ProvisionOptions: []provision.Option{
 			provision.Threadiness(f.workers),
 			provision.MetricsPort(int32(f.metricsPort)), //nolint:gosec // the option checks it
 		},

@@ -23,13 +23,13 @@ const noFinalizers = `{"metadata":{"finalizers":null}}`
 // VolumeAttachment is gone, not just marked: the backoff of a failed deletion is an hour here, so nothing else can do
 // it. The object of a volume with another finalizer stays until that is removed, without its storage.
 func TestRealDeletionFollowsTheDetachment(t *testing.T) {
-	client, own, place := realClient(t)
-	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
-	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	newController(t, own, place, p, time.Hour)
-	claims(t, client, place, 1)
+	client, own, class := realClient(t)
+	config, driver := loopDriver(t, csidriver.Config{Name: class + ".example.com"})
+	p := started(t, csi.Deps{Client: own}, csi.Config{Name: class + ".example.com", Socket: config.Endpoint})
+	newController(t, own, class, p, time.Hour)
+	claims(t, client, class, 1)
 	var pv corev1.PersistentVolume
-	until(t, client, place, func(volumes []corev1.PersistentVolume) bool {
+	until(t, client, class, func(volumes []corev1.PersistentVolume) bool {
 		if allBound(1)(volumes) {
 			pv = volumes[0]
 			return true
@@ -37,7 +37,7 @@ func TestRealDeletionFollowsTheDetachment(t *testing.T) {
 		return false
 	})
 	attachments := client.StorageV1().VolumeAttachments()
-	attached := attachment("held-"+place, place+".example.com", pv.Name)
+	attached := attachment("held-"+class, class+".example.com", pv.Name)
 	attached.Finalizers = []string{"example.com/detaching"}
 	_, err := attachments.Create(t.Context(), attached, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -52,20 +52,20 @@ func TestRealDeletionFollowsTheDetachment(t *testing.T) {
 	require.NoError(t, err)
 
 	refused := deletionRefused(t, client, pv.Name)
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).Delete(t.Context(), "claim-0", metav1.DeleteOptions{}))
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(class).Delete(t.Context(), "claim-0", metav1.DeleteOptions{}))
 	require.Contains(t, <-refused, `still attached to node "node-1"`)
 	require.NoError(t, attachments.Delete(t.Context(), attached.Name, metav1.DeleteOptions{}))
 	require.Len(t, handles(t, driver), 1, "a VolumeAttachment that is being deleted still holds its volume")
 	_, err = attachments.Patch(t.Context(), attached.Name, types.MergePatchType, []byte(noFinalizers), metav1.PatchOptions{})
 	require.NoError(t, err)
 
-	until(t, client, place, func(volumes []corev1.PersistentVolume) bool {
+	until(t, client, class, func(volumes []corev1.PersistentVolume) bool {
 		return len(volumes) == 1 && volumes[0].DeletionTimestamp != nil && onlyHolds(&volumes[0], foreign)
 	})
 	require.Empty(t, handles(t, driver))
 	_, err = volumes.Patch(t.Context(), pv.Name, types.MergePatchType, []byte(noFinalizers), metav1.PatchOptions{})
 	require.NoError(t, err)
-	until(t, client, place, allBound(0))
+	until(t, client, class, allBound(0))
 }
 
 // onlyHolds returns whether, beside Kubernetes' own, the finalizer is the only one of the volume.

@@ -32,7 +32,7 @@ import (
 // The tests in this file need a real API server with a controller manager: the path of an administrator's kubeconfig
 // in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own. What provisions has the identity of
 // BERTH_TEST_PROVISION_KUBECONFIG, if that is given. test/integration runs them with both.
-func realClient(t *testing.T) (client, own kubernetes.Interface, place string) {
+func realClient(t *testing.T) (client, own kubernetes.Interface, class string) {
 	t.Helper()
 	path := os.Getenv("BERTH_TEST_KUBECONFIG")
 	if path == "" {
@@ -40,20 +40,20 @@ func realClient(t *testing.T) (client, own kubernetes.Interface, place string) {
 	}
 	client = connect(t, path)
 	own = connect(t, cmp.Or(os.Getenv("BERTH_TEST_PROVISION_KUBECONFIG"), path))
-	place = "csi-" + utilrand.String(6)
+	class = "csi-" + utilrand.String(6)
 	ctx := context.WithoutCancel(t.Context())
 	_, err := client.CoreV1().Namespaces().Create(ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: place}}, metav1.CreateOptions{})
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: class}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: place}, Provisioner: place + ".example.com"}, metav1.CreateOptions{})
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: class + ".example.com"}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		_ = client.StorageV1().StorageClasses().Delete(ctx, place, metav1.DeleteOptions{})
-		_ = client.CoordinationV1().Leases("kube-system").Delete(ctx, place+".example.com", metav1.DeleteOptions{})
-		_ = client.CoreV1().Namespaces().Delete(ctx, place, metav1.DeleteOptions{})
+		_ = client.StorageV1().StorageClasses().Delete(ctx, class, metav1.DeleteOptions{})
+		_ = client.CoordinationV1().Leases("kube-system").Delete(ctx, class+".example.com", metav1.DeleteOptions{})
+		_ = client.CoreV1().Namespaces().Delete(ctx, class, metav1.DeleteOptions{})
 	})
-	return client, own, place
+	return client, own, class
 }
 
 func connect(t *testing.T, path string) kubernetes.Interface {
@@ -84,14 +84,14 @@ func connect(t *testing.T, path string) kubernetes.Interface {
 	return client
 }
 
-// claims makes claims of the place's class.
-func claims(t *testing.T, client kubernetes.Interface, place string, count int) {
+// claims makes claims of the class.
+func claims(t *testing.T, client kubernetes.Interface, class string, count int) {
 	t.Helper()
 	for i := range count {
-		_, err := client.CoreV1().PersistentVolumeClaims(place).Create(t.Context(), &corev1.PersistentVolumeClaim{
+		_, err := client.CoreV1().PersistentVolumeClaims(class).Create(t.Context(), &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("claim-", i)},
 			Spec: corev1.PersistentVolumeClaimSpec{
-				StorageClassName: &place, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 				Resources: corev1.VolumeResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
 			},
@@ -100,9 +100,9 @@ func claims(t *testing.T, client kubernetes.Interface, place string, count int) 
 	}
 }
 
-// until watches volumes until those of the place's class are as done wants them, and returns their handles.
+// until watches volumes until those of the class are as done wants them, and returns their handles.
 func until(
-	t *testing.T, client kubernetes.Interface, place string, done func([]corev1.PersistentVolume) bool,
+	t *testing.T, client kubernetes.Interface, class string, done func([]corev1.PersistentVolume) bool,
 ) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -113,7 +113,7 @@ func until(
 		var own []corev1.PersistentVolume
 		var handles []string
 		for _, pv := range list.Items {
-			if pv.Spec.StorageClassName == place {
+			if pv.Spec.StorageClassName == class {
 				own = append(own, pv)
 				handles = append(handles, pv.Spec.CSI.VolumeHandle)
 			}
@@ -142,9 +142,9 @@ func allBound(count int) func([]corev1.PersistentVolume) bool {
 }
 
 // newController runs the controller with the provisioner until the test's end. What fails is tried again after first, at first.
-func newController(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner, first time.Duration) {
+func newController(t *testing.T, client kubernetes.Interface, class string, p *csi.Provisioner, first time.Duration) {
 	t.Helper()
-	ctrl, err := provision.New(client, place+".example.com", p,
+	ctrl, err := provision.New(client, class+".example.com", p,
 		provision.LeaderElectionNamespace("kube-system"), provision.RateLimiter(
 			workqueue.NewItemExponentialFailureRateLimiter(first, max(first, time.Second))), //nolint:staticcheck // its type
 		provision.FailedProvisionThreshold(0), provision.FailedDeleteThreshold(0), provision.Threadiness(8))
@@ -159,14 +159,14 @@ func newController(t *testing.T, client kubernetes.Interface, place string, p *c
 }
 
 func TestRealClaimsByARealDriver(t *testing.T) {
-	client, own, place := realClient(t)
-	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
-	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	newController(t, own, place, p, 10*time.Millisecond)
+	client, own, class := realClient(t)
+	config, driver := loopDriver(t, csidriver.Config{Name: class + ".example.com"})
+	p := started(t, csi.Deps{Client: own}, csi.Config{Name: class + ".example.com", Socket: config.Endpoint})
+	newController(t, own, class, p, 10*time.Millisecond)
 	const count = 50
 	began := time.Now()
-	claims(t, client, place, count)
-	handles := until(t, client, place, allBound(count))
+	claims(t, client, class, count)
+	handles := until(t, client, class, allBound(count))
 	t.Logf("%d claims bound in %v", count, time.Since(began))
 	list, err := driver.ListVolumes(t.Context(), &csiapi.ListVolumesRequest{})
 	require.NoError(t, err)
@@ -175,9 +175,9 @@ func TestRealClaimsByARealDriver(t *testing.T) {
 		have = append(have, entry.GetVolume().GetVolumeId())
 	}
 	require.ElementsMatch(t, handles, have)
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(class).DeleteCollection(t.Context(),
 		metav1.DeleteOptions{}, metav1.ListOptions{}))
-	until(t, client, place, allBound(0))
+	until(t, client, class, allBound(0))
 	list, err = driver.ListVolumes(t.Context(), &csiapi.ListVolumesRequest{})
 	require.NoError(t, err)
 	require.Empty(t, list.GetEntries())
@@ -218,10 +218,10 @@ func (m *flakyDriver) nextFault(ctx context.Context, act func()) error {
 }
 
 func TestRealClaimsWithAFlakyDriver(t *testing.T) {
-	client, own, place := realClient(t)
+	client, own, class := realClient(t)
 	backend := &flakyDriver{dice: rand.New(rand.NewPCG(1, 2)), volumes: map[string]bool{}}
 	f := newFakeDriver()
-	f.name = place + ".example.com"
+	f.name = class + ".example.com"
 	f.create = func(ctx context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		id := "id-of-" + req.GetName()
 		err := backend.nextFault(ctx, func() { backend.volumes[id] = true })
@@ -244,10 +244,10 @@ func TestRealClaimsWithAFlakyDriver(t *testing.T) {
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: f.name, Socket: socket, Timeout: 200 * time.Millisecond})
-	newController(t, own, place, p, 10*time.Millisecond)
+	newController(t, own, class, p, 10*time.Millisecond)
 	const count = 20
-	claims(t, client, place, count)
-	handles := until(t, client, place, allBound(count))
+	claims(t, client, class, count)
+	handles := until(t, client, class, allBound(count))
 	backend.mu.Lock()
 	var have []string
 	for id := range backend.volumes {
@@ -255,9 +255,9 @@ func TestRealClaimsWithAFlakyDriver(t *testing.T) {
 	}
 	backend.mu.Unlock()
 	require.ElementsMatch(t, handles, have)
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(class).DeleteCollection(t.Context(),
 		metav1.DeleteOptions{}, metav1.ListOptions{}))
-	until(t, client, place, allBound(0))
+	until(t, client, class, allBound(0))
 	backend.mu.Lock()
 	defer backend.mu.Unlock()
 	require.Empty(t, backend.volumes)

@@ -59,7 +59,7 @@ type Config struct {
 	LeaderElection          bool
 	LeaderElectionNamespace string
 	// ProvisionOptions are further options of the provision controller.
-	ProvisionOptions []func(*provision.ProvisionController) error
+	ProvisionOptions []provision.Option
 }
 
 func (d *Deps) complete(config Config) error {
@@ -114,7 +114,7 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := []func(*provision.ProvisionController) error{
+	options := []provision.Option{
 		provision.Logger(deps.Logger), provision.Timeline(deps.Timeline), provision.LeaderElection(config.LeaderElection),
 	}
 	if config.LeaderElectionNamespace != "" {

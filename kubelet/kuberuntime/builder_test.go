@@ -293,7 +293,7 @@ func TestTerminationPlan(t *testing.T) {
 	require.Equal(t, "a", plan[3].Container.Name)
 	require.Nil(t, plan[4].Container)
 	for _, stop := range TerminationPlan(pod, held, 0) {
-		require.Empty(t, stop.After, "without grace nobody waits")
+		require.Empty(t, stop.After, "without grace no container waits")
 	}
 	require.Len(t, TerminationPlan(nil, held, 30), 5, "the Pod may be gone")
 }

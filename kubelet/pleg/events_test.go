@@ -8,8 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// An event may be left aside only if all that it tells was read already: each of these tells of something else than
-// a Pod whose sandbox is ready and whose container is as given.
+// TestAlreadySeenEvents: an event may be dropped only if everything that it reports was read already. Each of these is
+// about a Pod whose sandbox is ready and whose container is as given.
 func TestAlreadySeenEvents(t *testing.T) {
 	const (
 		created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT

@@ -37,7 +37,7 @@ func TestUnknownExitsAreRestored(t *testing.T) {
 	}{
 		"succeeded":    {lost("good", nothing), 0, "Completed", "", ended.UnixNano()},
 		"failed":       {lost("bad", nothing), 3, "Error", "", ended.UnixNano()},
-		"nobody knows": {lost("other", nothing), 255, "Unknown", unknownMessage, 2},
+		"unknown": {lost("other", nothing), 255, "Unknown", unknownMessage, 2},
 		"the runtime says more": {
 			lost("other", func(c *runtimeapi.ContainerStatus) { c.Message = "more" }), 255, "Unknown", "more", 2},
 		"really ended with 255": {
@@ -59,5 +59,5 @@ func TestUnknownExitsAreRestored(t *testing.T) {
 	}
 	status := lost("good", nothing)
 	(&Watcher{}).restoreExitCode(t.Context(), status)
-	require.Equal(t, unknownMessage, status.Message, "nobody to ask")
+	require.Equal(t, unknownMessage, status.Message, "no recorder")
 }

@@ -185,13 +185,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Deps are what a Manager needs from others. Optional are Signals, Allocations, Metrics, Timeline, Recorder, Logger, Clock
+// Deps are what a Manager needs from others. Optional are Allocations, Metrics, Timeline, Recorder, Logger, Clock
 // and OnPodGone.
 type Deps struct {
 	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
 
-	// Signals are created before the Manager, which handles them after Start.
+	// Signals are created before the Manager, which handles them from Start on.
 	Signals  *Signals
 	Runtime  Runtime
 	Reader   Reader
@@ -217,16 +217,13 @@ func (d *Deps) complete() error {
 		name    string
 		missing bool
 	}{
-		{"Runtime", d.Runtime == nil}, {"Reader", d.Reader == nil}, {"Images", d.Images == nil},
+		{"Signals", d.Signals == nil}, {"Runtime", d.Runtime == nil}, {"Reader", d.Reader == nil}, {"Images", d.Images == nil},
 		{"Volumes", d.Volumes == nil}, {"Statuses", d.Statuses == nil}, {"Probes", d.Probes == nil},
 		{"Hooks", d.Hooks == nil}, {"Builder", d.Builder == nil}, {"Admitter", d.Admitter == nil},
 	} {
 		if dep.missing {
 			return fmt.Errorf("podworker: Deps.%s is required", dep.name)
 		}
-	}
-	if d.Signals == nil {
-		d.Signals = NewSignals()
 	}
 	if d.OnPodGone == nil {
 		d.OnPodGone = func(types.UID) {}

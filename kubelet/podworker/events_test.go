@@ -59,7 +59,7 @@ func TestEventsMatchUpstream(t *testing.T) {
 			f.waitStatus(p.UID, "running", running)
 			f.waitFor("the event", func() bool { // a relist may get a failure that was meant for this Pod
 				f.runtime.FailNext("ListContainers", errors.New("gone mad"))
-				f.manager.RuntimeConnected()
+				f.signals.RuntimeConnected()
 				return f.recorder.hasPrefix("Warning FailedSync error determining status: ")
 			})
 		}},

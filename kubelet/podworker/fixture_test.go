@@ -40,6 +40,7 @@ type fixture struct {
 	gone     func(types.UID) // set before there are Pods
 	watcher  *pleg.Watcher
 	manager  *podworker.Manager
+	signals  *podworker.Signals
 	stop     func()
 }
 
@@ -80,7 +81,7 @@ func (f *fixture) start() {
 		},
 	}, podworker.Config{HostIPs: func() []string { return []string{"10.0.0.1"} }})
 	require.NoError(f.t, err)
-	f.manager, f.watcher = manager, watcher
+	f.manager, f.watcher, f.signals = manager, watcher, signals
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = watcher.Start(ctx) })

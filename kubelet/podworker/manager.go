@@ -2,7 +2,6 @@ package podworker
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -174,14 +173,6 @@ func (m *Manager) SourcesReady() {
 	m.stopOrphans()
 }
 
-// RuntimePods is Signals.RuntimePods, with effect before it returns.
-func (m *Manager) RuntimePods(uids []types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.runtimePods, m.listed = slices.Clone(uids), true
-	m.stopOrphans()
-}
-
 // stopOrphans creates a worker for each Pod that the runtime has and no source has, to stop it. The caller holds mu.
 func (m *Manager) stopOrphans() {
 	if !m.sourcesReady {
@@ -202,15 +193,6 @@ func (m *Manager) stopOrphans() {
 		m.markReady()
 	}
 }
-
-// RuntimeChanged is Signals.RuntimeChanged.
-func (m *Manager) RuntimeChanged(uid types.UID) { m.deps.Signals.RuntimeChanged(uid) }
-
-// Wake is Signals.Wake.
-func (m *Manager) Wake(uid types.UID) { m.deps.Signals.Wake(uid) }
-
-// RuntimeConnected is Signals.RuntimeConnected.
-func (m *Manager) RuntimeConnected() { m.deps.Signals.RuntimeConnected() }
 
 // Evict ends a Pod with phase Failed and the given reason, unless it has failed already, and reports whether the Pod has a
 // worker. grace, in seconds, may shorten its time to end. An eviction with a Detail is counted by it.

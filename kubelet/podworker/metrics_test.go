@@ -98,7 +98,7 @@ func TestDeferredResourcesThatAreGrantedAreCounted(t *testing.T) {
 		"pod_resized": func(f *fixture, _, other *corev1.Pod) {
 			f.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(other, "10m", "30Mi")})
 		},
-		"periodic_retry": func(f *fixture, p, _ *corev1.Pod) { f.manager.RuntimeChanged(p.UID) },
+		"periodic_retry": func(f *fixture, p, _ *corev1.Pod) { f.signals.RuntimeChanged(p.UID) },
 		"pods_added": func(f *fixture, p, _ *corev1.Pod) {
 			f.stop()
 			p = p.DeepCopy()

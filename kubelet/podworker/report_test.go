@@ -65,7 +65,7 @@ func TestNothingIsReadAfterTheSandboxWasStopped(t *testing.T) {
 	f.waitFor("being stopped", func() bool { return f.runtime.Calls("StopPodSandbox") == 1 })
 	f.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 	before := f.reads()
-	f.manager.RuntimeChanged(p.UID) // an event that comes late
+	f.signals.RuntimeChanged(p.UID) // an event that comes late
 	release()
 	f.waitFor("finished", func() bool { return f.statuses.isFinished(p.UID) })
 	require.EqualValues(t, before, reads.Load())

@@ -168,7 +168,7 @@ func TestSandboxFailureIsRetried(t *testing.T) {
 
 func TestPodsWaitForTheNetwork(t *testing.T) {
 	f := newFixture(t)
-	f.manager.SetNetwork(errors.New("cni plugin not initialized"))
+	f.signals.SetNetwork(errors.New("cni plugin not initialized"))
 	f.add(pod("a"))
 	onHost := pod("b", func(p *corev1.Pod) { p.Spec.HostNetwork, p.Spec.Containers[0].Name = true, "host" })
 	f.add(onHost)
@@ -177,7 +177,7 @@ func TestPodsWaitForTheNetwork(t *testing.T) {
 	f.waitFor("the event", func() bool {
 		return f.recorder.count("NetworkNotReady: network is not ready: cni plugin not initialized") == 1
 	})
-	f.manager.SetNetwork(nil)
+	f.signals.SetNetwork(nil)
 	f.waitFor("running", func() bool { return f.runtime.Running()["main"] == 1 })
 }
 

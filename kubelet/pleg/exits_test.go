@@ -35,9 +35,9 @@ func TestUnknownExitsAreRestored(t *testing.T) {
 		message  string
 		finished int64
 	}{
-		"succeeded":    {lost("good", nothing), 0, "Completed", "", ended.UnixNano()},
-		"failed":       {lost("bad", nothing), 3, "Error", "", ended.UnixNano()},
-		"unknown": {lost("other", nothing), 255, "Unknown", unknownMessage, 2},
+		"succeeded": {lost("good", nothing), 0, "Completed", "", ended.UnixNano()},
+		"failed":    {lost("bad", nothing), 3, "Error", "", ended.UnixNano()},
+		"unknown":   {lost("other", nothing), 255, "Unknown", unknownMessage, 2},
 		"the runtime says more": {
 			lost("other", func(c *runtimeapi.ContainerStatus) { c.Message = "more" }), 255, "Unknown", "more", 2},
 		"really ended with 255": {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -172,42 +173,37 @@ func newRuntimeWatcher(base *base, runtime *runtimeComponents, node *nodeCompone
 
 // startTable lists the components in the order of their start; they are stopped in reverse order.
 func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) []component {
+	const needsAPI = true
+	n, s, p := a.node, a.storage, a.pods
 	table := []component{
-		{"OOM kills", a.base.watchOOM},
-		{"allocations", a.node.allocations.Start},
-		{"node allocatable", a.node.nodeCgroups.Start},
-		{"objects", a.storage.objects.Start},
-		{"tokens", a.storage.tokens.Start},
-		{"services", a.pods.services.Start},
+		{"OOM kills", a.base.watchOOM, !needsAPI},
+		{"allocations", n.allocations.Start, !needsAPI},
+		{"node allocatable", n.nodeCgroups.Start, !needsAPI},
+		{"objects", s.objects.Start, !needsAPI},
+		{"tokens", s.tokens.Start, !needsAPI},
+		{"services", p.services.Start, needsAPI},
+		{"node", n.manager.Start, needsAPI},
+		{"csi drivers", s.csi.Start, needsAPI},
+		{"csi node", s.csiNode.Start, needsAPI},
+		{"csi limits", s.refreshLimits, needsAPI},
+		{"plugins", s.plugins.Start, needsAPI},
+		{"statuses", p.statuses.Start, !needsAPI},
+		{"mirror pods", p.mirrors.Start, !needsAPI},
+		{"volumes", s.volumes.Start, !needsAPI},
+		{"probes", p.probes.Start, !needsAPI},
+		{"runtime events", p.watcher.Start, !needsAPI},
+		{"pod workers", p.workers.Start, !needsAPI},
+		{"housekeeping", a.housekeeping.Start, !needsAPI},
+		{"runtime connection", runtime.Start, !needsAPI},
+		{"addresses", addresses.Start, !needsAPI},
+		{"idle", a.watchIdle, !needsAPI},
+		{"pod sources", p.sources.Start, !needsAPI},
+		{"server", a.server.Start, !needsAPI},
 	}
-	if !a.base.deps.standalone {
-		table = append(table, []component{
-			{"node", a.node.manager.Start},
-			{"csi drivers", a.storage.csi.Start},
-			{"csi node", a.storage.csiNode.Start},
-			{"csi limits", a.storage.refreshLimits},
-			{"plugins", a.storage.plugins.Start},
-		}...)
+	if a.base.deps.standalone {
+		table = slices.DeleteFunc(table, func(c component) bool { return c.needsAPI })
 	}
-	table = append(table, []component{
-		{"statuses", a.pods.statuses.Start},
-		{"mirror pods", a.pods.mirrors.Start},
-		{"volumes", a.storage.volumes.Start},
-		{"probes", a.pods.probes.Start},
-		{"runtime events", a.pods.watcher.Start},
-		{"pod workers", a.pods.workers.Start},
-		{"housekeeping", a.housekeeping.Start},
-		{"runtime connection", runtime.Start},
-		{"addresses", addresses.Start},
-		{"idle", a.watchIdle},
-	}...)
-	table = append(table, a.pods.sources.components...)
-	return append(table,
-		component{"pods of the API server", func(ctx context.Context) error {
-			return a.pods.sources.startAPI(ctx, a.node.manager.Registered())
-		}},
-		component{"server", a.server.Start},
-	)
+	return table
 }
 
 // Start runs the node's Pods until ctx ends, and returns when all its goroutines have. Containers run on: the next Start

@@ -52,7 +52,7 @@ func TestComponentsStopInReverse(t *testing.T) {
 	started := make(chan string, 3)
 	var stopped []string
 	waiting := func(name string) component {
-		return component{name, func(ctx context.Context) error {
+		return component{name: name, start: func(ctx context.Context) error {
 			started <- name
 			<-ctx.Done()
 			stopped = append(stopped, name)
@@ -70,8 +70,8 @@ func TestComponentsStopInReverse(t *testing.T) {
 	require.Equal(t, []string{"c", "b", "a"}, stopped)
 
 	stopped = nil
-	broken := component{"broken", func(context.Context) error { return errors.New("no") }}
-	finished := component{"finished", func(context.Context) error { return nil }}
+	broken := component{name: "broken", start: func(context.Context) error { return errors.New("no") }}
+	finished := component{name: "finished", start: func(context.Context) error { return nil }}
 	err := runComponents(t.Context(), []component{waiting("a"), finished, broken})
 	require.EqualError(t, err, "broken: no")
 	require.Equal(t, []string{"a"}, stopped)

@@ -10,6 +10,8 @@ import (
 type component struct {
 	name  string
 	start func(ctx context.Context) error
+	// needsAPI leaves the component out where there is no API server.
+	needsAPI bool
 }
 
 // runComponents starts the components in order and stops them in reverse order, each after those behind it have returned,

@@ -81,7 +81,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 		return nil, err
 	}
 	s.overLimit.subscribe(func(over volumeOverLimit) { p.evictOverLimit(base, over) })
-	p.sources, err = newSources(base, p)
+	p.sources, err = newSources(base, n, p)
 	return p, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
@@ -48,18 +49,25 @@ func (h *podHandler) sourcesReady() {
 type podSources struct {
 	handler *podHandler
 	static  *podconfig.Static
-	api     *podconfig.API // nil if Pods do not come from the API server
-	// components are the other sources.
-	components []component
+	ready   *podconfig.SourcesReady
+	// The others are nil if Pods do not come from there.
+	file *podconfig.File
+	http *podconfig.HTTP
+	api  *podconfig.API
+	// registered is closed when the Node is registered.
+	registered <-chan struct{}
 }
 
-func newSources(base *base, p *podComponents) (*podSources, error) {
+func newSources(base *base, n *nodeComponents, p *podComponents) (*podSources, error) {
 	config, deps := &base.config, &base.deps
-	s := &podSources{handler: &podHandler{mirrors: p.mirrors, workers: p.workers, now: deps.Clock.Now}}
-	logger := base.logger("static pods")
+	s := &podSources{
+		handler:    &podHandler{mirrors: p.mirrors, workers: p.workers, now: deps.Clock.Now},
+		registered: n.manager.Registered(),
+	}
 	var err error
 	if s.static, err = podconfig.NewStatic(podconfig.StaticDeps{
-		Handle: s.handler.handle, Logger: logger, Clock: deps.Clock, OnConflict: func(pod *corev1.Pod, message string) {
+		Handle: s.handler.handle, Logger: base.logger("static pods"), Clock: deps.Clock,
+		OnConflict: func(pod *corev1.Pod, message string) {
 			deps.Recorder.Event(pod, corev1.EventTypeWarning, "FailedValidation", message)
 		},
 	}); err != nil {
@@ -73,50 +81,82 @@ func newSources(base *base, p *podComponents) (*podSources, error) {
 	if config.Static.HandlePodOnly {
 		return s, nil
 	}
-	var names []string
-	if config.Static.Path != "" {
-		names = append(names, podconfig.SourceFile)
-	}
-	if config.Static.URL != "" {
-		names = append(names, podconfig.SourceHTTP)
-	}
-	if !deps.standalone {
-		names = append(names, podconfig.SourceAPI)
-	}
-	ready := podconfig.NewSourcesReady(s.handler.sourcesReady, names...)
-	set := func(source string) func([]*corev1.Pod) {
-		return func(pods []*corev1.Pod) {
-			s.static.Replace(source, pods)
-			ready.MarkReady(source)
-		}
-	}
-	if config.Static.Path != "" {
-		file, err := podconfig.NewFile(podconfig.FileDeps{
-			Set: set(podconfig.SourceFile), Logger: logger, Clock: deps.Clock,
-		}, podconfig.FileConfig{Path: config.Static.Path, NodeName: config.Node.Name, Period: config.Static.FilePeriod})
-		if err != nil {
-			return nil, err
-		}
-		s.components = append(s.components, component{"static pods of " + config.Static.Path, file.Start})
-	}
-	if config.Static.URL != "" {
-		url, err := podconfig.NewHTTP(podconfig.HTTPDeps{
-			Set: set(podconfig.SourceHTTP), Logger: logger, Clock: deps.Clock,
-		}, podconfig.HTTPConfig{
-			URL: config.Static.URL, Header: config.Static.Header, NodeName: config.Node.Name, Period: config.Static.HTTPPeriod,
-		})
-		if err != nil {
-			return nil, err
-		}
-		s.components = append(s.components, component{"static pods of " + config.Static.URL, url.Start})
+	s.ready = podconfig.NewSourcesReady(s.handler.sourcesReady, sourceNames(base)...)
+	if err := s.addStatic(base); err != nil {
+		return nil, err
 	}
 	if deps.standalone {
 		return s, nil
 	}
 	s.api, err = podconfig.NewAPI(podconfig.APIDeps{
-		Client: deps.Client, Handler: apiHandler{s.handler, ready}, Clock: deps.Clock, Logger: deps.Logger,
+		Client: deps.Client, Handler: apiHandler{s.handler, s.ready}, Clock: deps.Clock, Logger: deps.Logger,
 	}, podconfig.APIConfig{NodeName: config.Node.Name})
 	return s, err
+}
+
+// sourceNames returns the names of the configured sources.
+func sourceNames(base *base) []string {
+	var names []string
+	for name, configured := range map[string]bool{
+		podconfig.SourceFile: base.config.Static.Path != "", podconfig.SourceHTTP: base.config.Static.URL != "",
+		podconfig.SourceAPI: !base.deps.standalone,
+	} {
+		if configured {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// addStatic makes the configured sources of static Pods.
+func (s *podSources) addStatic(base *base) (err error) {
+	config, nodeName, clock, logger := &base.config.Static, base.config.Node.Name, base.deps.Clock, base.logger("static pods")
+	if config.Path != "" {
+		if s.file, err = podconfig.NewFile(podconfig.FileDeps{
+			Set: s.replace(podconfig.SourceFile), Logger: logger, Clock: clock,
+		}, podconfig.FileConfig{Path: config.Path, NodeName: nodeName, Period: config.FilePeriod}); err != nil {
+			return err
+		}
+	}
+	if config.URL != "" {
+		s.http, err = podconfig.NewHTTP(podconfig.HTTPDeps{
+			Set: s.replace(podconfig.SourceHTTP), Logger: logger, Clock: clock,
+		}, podconfig.HTTPConfig{URL: config.URL, Header: config.Header, NodeName: nodeName, Period: config.HTTPPeriod})
+	}
+	return err
+}
+
+// replace returns the function that takes all Pods of a source of static Pods.
+func (s *podSources) replace(source string) func([]*corev1.Pod) {
+	return func(pods []*corev1.Pod) {
+		s.static.Replace(source, pods)
+		s.ready.MarkReady(source)
+	}
+}
+
+// Start watches all sources until ctx ends.
+func (s *podSources) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if s.file != nil {
+		group.Go(func() error { return s.file.Start(ctx) })
+	}
+	if s.http != nil {
+		group.Go(func() error { return s.http.Start(ctx) })
+	}
+	if s.api != nil {
+		group.Go(func() error { return s.startAPI(ctx) })
+	}
+	return group.Wait()
+}
+
+// startAPI watches the Pods of the API server from when the Node is registered: admission looks at its labels.
+func (s *podSources) startAPI(ctx context.Context) error {
+	select {
+	case <-s.registered:
+		return s.api.Start(ctx)
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // apiHandler takes the Pods of the API server, which is one source of several.
@@ -132,16 +172,3 @@ func (h apiHandler) HandlePod(change podconfig.Change) { h.handler.handle(change
 
 // SourcesReady implements podconfig.Handler.
 func (h apiHandler) SourcesReady() { h.ready.MarkReady(podconfig.SourceAPI) }
-
-// startAPI watches the node's Pods until ctx ends, from when the Node is registered: admission looks at its labels.
-func (s *podSources) startAPI(ctx context.Context, registered <-chan struct{}) error {
-	if s.api == nil {
-		return nil
-	}
-	select {
-	case <-registered:
-	case <-ctx.Done():
-		return nil
-	}
-	return s.api.Start(ctx)
-}

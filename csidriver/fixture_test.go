@@ -133,7 +133,7 @@ func (w *fixture) cleanup() {
 }
 
 // loops returns the loop devices whose images are in the test's directory, without those that are detached as soon
-// as other processes' mount namespaces, which may have copied a mount at any time, let go of it.
+// as other processes' mount namespaces, which may have copied a mount at any time, release it.
 func (w *fixture) loops() map[string]string {
 	found := map[string]string{}
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")

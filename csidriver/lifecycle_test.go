@@ -155,7 +155,7 @@ func TestAfterARebootStagingAttaches(t *testing.T) {
 	d.unmount()
 }
 
-// A mount namespace that somebody makes while the volume is mounted holds a copy of the mount, and with it the
+// A mount namespace that is created while the volume is mounted holds a copy of the mount, and with it the
 // device. The next use must be of the same device: what was written through it may not be in the image yet.
 func TestAMountLeakedToAnotherNamespace(t *testing.T) {
 	w := newFixture(t)
@@ -263,7 +263,7 @@ func ignoreRange(err error) error {
 	return errors.New("grown to more than the volume has")
 }
 
-func TestRoomIsPromisedOnce(t *testing.T) {
+func TestDiskSpaceIsReservedOnce(t *testing.T) {
 	w := newFixture(t)
 	w.mountRoot("tmpfs", 64*mib)
 	w.start()

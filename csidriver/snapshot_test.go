@@ -74,7 +74,7 @@ func TestReflinks(t *testing.T) {
 	_, err = device.Write(make([]byte, 48*mib))
 	require.NoError(t, errors.Join(err, device.Sync()))
 	before := w.free()
-	// With reflinks even a raw volume in use is copied at one moment, and takes no room.
+	// With reflinks even a raw volume in use is copied at one moment, and uses no disk space.
 	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	require.NoError(t, err)
 	require.NoError(t, device.Close())

@@ -117,12 +117,12 @@ var scenes = map[string]struct {
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},
 		explain.Waiting, "NodeNotReady", "waiting 5.0 s: its node n1 is not ready: network is down"},
 	"volume failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
-		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(errors.New(`configmap "cfg" not found`))
-		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg")
-	}}, explain.Waiting, "FailedMount", `volume cfg cannot be set up (attempt 2): configmap "cfg" not found`},
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings").End(errors.New(`configmap "settings" not found`))
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings")
+	}}, explain.Waiting, "FailedMount", `volume settings cannot be set up (attempt 2): configmap "settings" not found`},
 	"sandbox failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
-		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(errors.New("late"))
-		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(nil)
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings").End(errors.New("late"))
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings").End(nil)
 		rec.Begin(ref, "kubelet", timeline.StageSandbox, "").End(errors.New("no IP left"))
 	}}, explain.Waiting, "FailedCreatePodSandBox", "its sandbox cannot be made (attempt 1): no IP left"},
 	"image": {scene{pod: pod(status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}))},
@@ -227,7 +227,7 @@ func TestARecordOfAPartBeginsWithTheAcceptance(t *testing.T) {
 	require.Equal(t, []string{timeline.StageAccepted, timeline.StageScheduled, timeline.StageSeen}, stages())
 
 	bound.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Hour))
-	require.Equal(t, []string{timeline.StageSeen}, stages(), "seen again by a node agent that was restarted")
+	require.Equal(t, []string{timeline.StageSeen}, stages(), "seen again by a restarted kubelet")
 }
 
 func TestARecordOfAProvisionerBeginsWithTheAcceptance(t *testing.T) {

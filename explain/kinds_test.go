@@ -195,7 +195,7 @@ func TestAnUnknownGapIsNotHidden(t *testing.T) {
 	p := pod(nil)
 	ref := timeline.PodRef(p)
 	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
-	rec.Mark(ref, "somebody", "SomethingNew", "", nil)
+	rec.Mark(ref, "other", "SomethingNew", "", nil)
 	clock.Step(40 * time.Millisecond)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
 	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
@@ -245,9 +245,9 @@ func TestRareStates(t *testing.T) {
 	require.Contains(t, explanation.Verdict, "it cannot be deleted (attempt 1): directory not empty")
 }
 
-// TestANodeAgentThatWasNotAsked: the Pod is on another machine, whose node agent keeps its own record. Nobody else is blamed
+// TestKubeletOfAnotherNode: the Pod is on another machine, whose kubelet has its own record. No other component is blamed
 // for the time that it took.
-func TestANodeAgentThatWasNotAsked(t *testing.T) {
+func TestKubeletOfAnotherNode(t *testing.T) {
 	for _, scheduled := range []bool{false, true} {
 		clock := clocktesting.NewFakeClock(now.Add(-time.Minute))
 		rec := timeline.New(clock, 0)
@@ -300,7 +300,7 @@ func TestAClaimIsHeldByPodsThatHaveEnded(t *testing.T) {
 	}
 }
 
-// TestAClaimThatIsToGrow: who expands volumes is a program of its own, and without it nothing tells.
+// TestAClaimThatIsToGrow: a separate program expands volumes, and without it there is no record.
 func TestAClaimThatIsToGrow(t *testing.T) {
 	claim := claimFor(nil)
 	claim.Spec.VolumeName, claim.Status.Phase = "v", corev1.ClaimBound
@@ -330,7 +330,7 @@ func TestAClaimThatIsToGrow(t *testing.T) {
 	require.Equal(t, "Bound", explanation.Reason)
 }
 
-// growsInStages looks at each stage that the claim's status can tell of.
+// growsInStages checks each stage that the claim's status can show.
 func growsInStages(t *testing.T, claim *corev1.PersistentVolumeClaim) {
 	t.Helper()
 	type stage = corev1.ClaimResourceStatus

@@ -77,7 +77,7 @@ func TestResetOfAClusterBehindALink(t *testing.T) {
 		"the next cluster lies there again")
 }
 
-func TestTheDoctorMendsAClusterBehindALink(t *testing.T) {
+func TestDoctorFixesAClusterBehindALink(t *testing.T) {
 	l, real, at := linkedCluster(t)
 	ours := func() *Leftover {
 		dead, err := FindLeftovers(t.Context())

@@ -37,7 +37,7 @@ func TestAFreePortIsFree(t *testing.T) {
 	require.NoError(t, checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)), "--api-port"))
 }
 
-func TestWhatIsInTheWayTellsWhatToDo(t *testing.T) {
+func TestConflictsSayWhatToDo(t *testing.T) {
 	dead := []*Leftover{{ID: "0123abcd"}, {ID: "4567cdef", DataDir: "/data"}}
 	require.Equal(t, "tun0: choose another range", describeConflict("tun0", dead))
 	require.Equal(t, "berth0f0f0f0f: choose another range", describeConflict("berth0f0f0f0f", dead), "it lives")

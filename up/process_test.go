@@ -28,7 +28,7 @@ func shell(t *testing.T, script string) program {
 	return program{name: "thing", argv: []string{"/bin/sh", "-c", script}, logFile: filepath.Join(dir, "log"), pidFile: filepath.Join(dir, "thing.pid")}
 }
 
-func TestProgramTellsWhyItEnded(t *testing.T) {
+func TestProgramSaysWhyItExited(t *testing.T) {
 	p := shell(t, "echo all is well; echo the disk is full >&2; exit 3")
 	err := p.run(t.Context())
 	require.ErrorContains(t, err, "thing exited unexpectedly (exit status 3): the disk is full")
@@ -201,7 +201,7 @@ func TestTheFirstFailureEndsTheWait(t *testing.T) {
 	require.NoError(t, g.wait(t.Context()))
 }
 
-func TestACrashIsToldByItsCause(t *testing.T) {
+func TestACrashIsReportedByItsCause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	crash := "starting\npanic: no space left\n\ngoroutine 1 [running]:\nmain.main()\n\t/a/main.go:7 +0x18\nexit status 2\n"
 	for text, want := range map[string]string{

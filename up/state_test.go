@@ -58,7 +58,7 @@ func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	require.NoError(t, l.saveState())
 }
 
-func TestARefusedFirstStartHoldsNobodyToItsFlags(t *testing.T) {
+func TestAFailedFirstStartKeepsNoFlags(t *testing.T) {
 	l := testLayout(t)
 	require.False(t, l.isInitialized())
 	require.NoError(t, l.saveState())
@@ -100,7 +100,7 @@ func TestOnlyOneHoldsTheLock(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-func TestANewClusterNeedsRoom(t *testing.T) {
+func TestANewClusterNeedsDiskSpace(t *testing.T) {
 	l := testLayout(t)
 	inNew := l
 	inNew.DataDir = filepath.Join(l.DataDir, "not", "there", "yet")

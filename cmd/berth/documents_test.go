@@ -79,7 +79,7 @@ func requireCommand(t *testing.T, root *cobra.Command, where string, words []str
 	for _, word := range words {
 		word = strings.Trim(word, "[]…")
 		if cmd.DisableFlagParsing || word == "|" || word == "--" {
-			return // the rest is somebody else's
+			return // the rest is another program's
 		}
 		if _, ok := flagOf(word, cmd.Flags(), cmd.InheritedFlags(), root.Flags()); !ok {
 			t.Errorf("%s: `berth %s`: %s has no flag %s", where, strings.Join(words, " "), cmd.CommandPath(), word)
@@ -96,7 +96,7 @@ func requireCommand(t *testing.T, root *cobra.Command, where string, words []str
 }
 
 // TestDocumentsNameWhatIsThere: every command, flag and make target that a document names exists. Whether they do what
-// the text says, the other tests tell.
+// the text says is for other tests.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultHelpFlag()

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-dev/berth/internal/signals"
 )
 
-// TestTheExitCodeTellsTheSignal ends commands that work, and one that serves, by each signal.
-func TestTheExitCodeTellsTheSignal(t *testing.T) {
+// TestExitCodeIsThatOfTheSignal ends commands that work, and one that serves, by each signal.
+func TestExitCodeIsThatOfTheSignal(t *testing.T) {
 	for signal, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(signals.Signal{Signal: signal})
@@ -67,7 +67,7 @@ func TestASilentInputDoesNotHoldUp(t *testing.T) {
 	require.Equal(t, "y\n", string(explanation))
 }
 
-func TestWhatNobodyReadsAsksToStop(t *testing.T) {
+func TestClosedOutputCancels(t *testing.T) {
 	for name, its := range map[string]func(*cobra.Command) io.Writer{
 		"output": (*cobra.Command).OutOrStdout, "errors": (*cobra.Command).ErrOrStderr,
 	} {

@@ -137,11 +137,11 @@ func TestAPatientProgramGetsTwoSignalsOfOneCtrlC(t *testing.T) {
 	require.NoError(t, s.wait())
 }
 
-func TestTheExitCodeTellsTheSignal(t *testing.T) {
+func TestExitCodeIsThatOfTheSignal(t *testing.T) {
 	for cause, code := range map[error]int{
 		signals.Signal{Signal: syscall.SIGHUP}: 129, signals.Signal{Signal: syscall.SIGINT}: 130,
-		signals.Signal{Signal: syscall.SIGTERM}:       143,
-		fmt.Errorf("nobody reads: %w", syscall.EPIPE): 141, fmt.Errorf("nobody reads: %w", syscall.EIO): 129,
+		signals.Signal{Signal: syscall.SIGTERM}:        143,
+		fmt.Errorf("output closed: %w", syscall.EPIPE): 141, fmt.Errorf("output closed: %w", syscall.EIO): 129,
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)

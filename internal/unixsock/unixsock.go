@@ -37,7 +37,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return &longListener{UnixListener: listener, remove: sync.OnceFunc(func() { _ = os.Remove(path) })}, nil
 }
 
-// longListener takes away the socket that it made.
+// longListener removes its socket when it is closed.
 type longListener struct {
 	*net.UnixListener
 	remove func()

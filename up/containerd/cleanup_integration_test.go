@@ -30,7 +30,7 @@ func (n *fixture) resources() testproc.Resources {
 	}
 }
 
-// cleanup takes away whatever is left of the node. After a test that passed there is nothing.
+// cleanup removes whatever is left of the node. After a test that passed there is nothing.
 func (n *fixture) cleanup(t testing.TB) {
 	require.NoError(t, n.resources().Cleanup(context.WithoutCancel(t.Context()), waitTimeout))
 }
@@ -118,7 +118,7 @@ type failingRun struct {
 	ours    *fixture // never started; it looks, and wipes what it finds
 	dir     string
 	command *exec.Cmd
-	theirs  string // its directory, once it has told
+	theirs  string // its directory, once it is printed
 }
 
 func newFailingRun(t testing.TB, how string) *failingRun {

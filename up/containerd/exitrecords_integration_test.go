@@ -50,7 +50,7 @@ func endFirst(t testing.TB, n *fixture, container string) {
 }
 
 // TestExitsThatContainerdLoses ends containers while containerd is away, while it starts, and while it runs. What
-// containerd says of the first two is that nobody knows; Exits does.
+// containerd says of the first two is that they are unknown; ExitRecords knows.
 func TestExitsThatContainerdLoses(t *testing.T) {
 	n := newFixture(t)
 	n.start(t)
@@ -105,23 +105,23 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 	n.clean(t)
 }
 
-// waitForWatch returns when exits hears of containerd's events: it tells of a container's end, as a shim would, until that
+// waitForWatch returns when exits receives containerd's events: it publishes a container's exit, as a shim would, until that
 // is known, and then of the container's removal.
 func (n *fixture) waitForWatch(t testing.TB, exits *containerd.ExitRecords) {
 	direct, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
 	require.NoError(t, err)
 	defer direct.Close()
-	const id = "told"
-	tell := func(topic string, event proto.Message) {
+	const id = "published"
+	publish := func(topic string, event proto.Message) {
 		require.NoError(t, direct.EventService().Publish(t.Context(), topic, event))
 	}
 	known := func() bool { return len(glob(t, n.RunDir+"/exits/"+id)) > 0 }
 	require.Eventually(t, func() bool {
-		tell("/tasks/exit", &eventsapi.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.Now()})
+		publish("/tasks/exit", &eventsapi.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.Now()})
 		return known()
 	}, waitTimeout, 5*time.Millisecond, "containerd's events are not watched")
 	require.Eventually(t, func() bool {
-		tell("/containers/delete", &eventsapi.ContainerDelete{ID: id})
+		publish("/containers/delete", &eventsapi.ContainerDelete{ID: id})
 		return !known()
 	}, waitTimeout, 5*time.Millisecond)
 }

@@ -35,7 +35,7 @@ import (
 const imageVersion = "test"
 
 // waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that fails for
-// want of time tells nothing.
+// want of time proves nothing.
 const waitTimeout = 3 * time.Minute
 
 // binaries is where `make build` put the programs.
@@ -84,7 +84,7 @@ func newFixtureOn(t testing.TB, network int) *fixture {
 		Bridge:  fmt.Sprintf("brtest%d", network),
 		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,
 	}}
-	testproc.CleanupOnCrash(t, n.resources()) // like the next, before anything that it takes away can be there
+	testproc.CleanupOnCrash(t, n.resources()) // like the next, before anything that it removes can exist
 	t.Cleanup(func() { n.cleanup(t) })
 	require.NoError(t, n.Write())
 	n.log, err = os.Create(filepath.Join(data, "containerd.log"))

@@ -99,7 +99,7 @@ func TestStartsThatAreCutOff(t *testing.T) {
 		_, err = n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box})
 		require.NoError(t, err)
 	}
-	n.kill(t) // as berth, which takes away what cut-off calls have left when containerd starts
+	n.kill(t) // as berth, which removes what interrupted calls have left when containerd starts
 	c.restart()
 	_, err = n.KillOrphanShims(t.Context())
 	require.NoError(t, err)

@@ -118,7 +118,7 @@ func TestTwoSideBySide(t *testing.T) {
 	foreign.Root = first.Root
 	require.ErrorContains(t, foreign.CheckFree(t.Context()), second.Root)
 	require.NoError(t, second.CheckFree(t.Context()))
-	require.NoError(t, first.CheckFree(t.Context()), "nobody answers there any more")
+	require.NoError(t, first.CheckFree(t.Context()), "nothing listens there any more")
 
 	second.end(t, two)
 	second.stop(t)

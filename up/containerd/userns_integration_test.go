@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestUserNamespace runs a Pod whose root is nobody on the machine: hostUsers false needs no configuration, only
+// TestUserNamespace runs a Pod whose root is unprivileged on the machine: hostUsers false needs no configuration, only
 // directories that others may pass on the way to the Pod's root.
 func TestUserNamespace(t *testing.T) {
 	n := newFixture(t)

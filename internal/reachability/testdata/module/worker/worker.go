@@ -27,7 +27,7 @@ func (w *Worker) handle() {}
 // String is called by package fmt.
 func (w *Worker) String() string { return "worker" }
 
-// Unwired is called by nobody, though the worker is an interface value.
+// Unwired is never called, though the worker is an interface value.
 func (w *Worker) Unwired() { w.helper() }
 
 func (w *Worker) helper() {}

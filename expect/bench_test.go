@@ -2,6 +2,7 @@ package expect_test
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -26,18 +27,32 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
+// BenchmarkReadParallel reads from the store's table, and for comparison the same snapshots from a sync.Map.
 func BenchmarkReadParallel(b *testing.B) {
 	store := expect.NewExpectationsStore()
+	var snapshots sync.Map
 	keys := make([]string, 1024)
 	for i := range keys {
 		keys[i] = fmt.Sprint("ns/", i)
 		_ = store.ExpectCreations(logr.Discard(), keys[i], "a")
+		snapshots.Store(keys[i], store.GetCreateExpectations(keys[i]))
 	}
-	var workers atomic.Int64
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for i := int(workers.Add(1)) * 37; pb.Next(); i++ {
-			_ = store.GetCreateExpectations(keys[i%len(keys)])
-		}
-	})
+	for name, read := range map[string]func(string) []types.UID{
+		"store": store.GetCreateExpectations,
+		"sync.Map": func(key string) []types.UID {
+			found, _ := snapshots.Load(key)
+			uids, _ := found.([]types.UID)
+			return uids
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var workers atomic.Int64
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := int(workers.Add(1)) * 37; pb.Next(); i++ {
+					_ = read(keys[i%len(keys)])
+				}
+			})
+		})
+	}
 }

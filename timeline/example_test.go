@@ -22,10 +22,10 @@ func ExampleRecorder() {
 
 	record, _ := recorder.Record(pod.UID)
 	for _, stage := range record.Stages {
-		fmt.Println(stage.Name, stage.Subject, stage.Attempt, stage.Reason)
+		fmt.Printf("%s %q attempt %d %q\n", stage.Name, stage.Subject, stage.Attempt, stage.Reason)
 	}
 	// Output:
-	// Accepted  1
-	// Image nginx 1 ErrImagePull
-	// Image nginx 2
+	// Accepted "" attempt 1 ""
+	// Image "nginx" attempt 1 "ErrImagePull"
+	// Image "nginx" attempt 2 ""
 }

@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,10 +73,12 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 		requireNothingLeft(t, s, p)
 	})
 	runSynctest("before it is saved", t, func(t *testing.T) {
-		p, refused := &fakeProvisioner{}, true
+		p := &fakeProvisioner{}
+		var refused atomic.Bool
+		refused.Store(true)
 		api := newFakeAPI(newClass("fast"))
 		process := &process{nextFault: func(what string) fault {
-			if what == "create persistentvolumes" && refused {
+			if what == "create persistentvolumes" && refused.Load() {
 				return failBefore
 			}
 			return noFault
@@ -84,9 +87,7 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 		api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		api.bindElsewhere(t, "claim")
-		api.mu.Lock()
-		refused = false
-		api.mu.Unlock()
+		refused.Store(false)
 		requireNothingLeft(t, s, p)
 	})
 	runSynctest("by an earlier process", t, func(t *testing.T) {

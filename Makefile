@@ -11,30 +11,28 @@ LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
 # A recipe that runs until it is stopped ends with exec: make passes SIGTERM on to the recipe's own process alone.
 
 # apt packages that building (runc's seccomp) and running (Pods' networking, file systems of disks, the tests' shell) need.
-PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static e2fsprogs xfsprogs
+PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables nftables busybox-static e2fsprogs xfsprogs
 
 .PHONY: help
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what building and running need (apt; does nothing if all of it is installed)
-	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
-	if [ -z "$$missing" ]; then exit 0; fi; \
-	command -v apt-get >/dev/null || { echo "install these by hand, there is no apt-get here:$$missing" >&2; exit 1; }; \
-	[ "$$(id -u)" = 0 ] || { echo "run as root (sudo make deps) to install:$$missing" >&2; exit 1; }; \
-	echo "deps: apt-get install$$missing"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null
+deps: ## install what building and running need (apt; does nothing where all is installed)
+	@./hack/install.sh $(PACKAGES)
 
 .PHONY: build
 build: deps ## build everything into bin/ (about 6 minutes the first time, seconds after)
 	@mkdir -p $(BIN)/images
-	@echo "[1/4] berth"
+	@echo "[1/5] berth"
 	@$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/berth ./cmd/berth
-	@echo "[2/4] images: pause, demo"
+	@echo "[2/5] images: pause, demo"
 	@for i in pause demo; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/$$i ./images/$$i || exit 1; done
-	@echo "[3/4] containers: containerd, shim, runc, CNI plugins"
+	@echo "[3/5] containers: containerd, shim, runc, CNI plugins"
 	@./containers/build.sh $(BIN)
-	@echo "[4/4] control plane: etcd, API server, controller manager, scheduler; kubectl"
+	@echo "[4/5] dns: CoreDNS"
+	@cd dns && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/berth-dns .
+	@echo "[5/5] control plane: etcd, API server, controller manager, scheduler, kube-proxy; kubectl"
 	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/berth-controlplane ./cmd/berth-controlplane
 	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/kubectl k8s.io/kubernetes/cmd/kubectl
 	@echo "built: $(BIN)"
@@ -44,7 +42,7 @@ PREFIX ?= /usr/local
 .PHONY: install
 install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for `kubectl why`
 	@mkdir -p $(PREFIX)/bin $(PREFIX)/lib/berth
-	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
+	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane berth-dns kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
 	@for name in berth kubectl-why; do ln -sf ../lib/berth/berth $(PREFIX)/bin/$$name; done
 	@echo "installed: $(PREFIX)/bin/berth, $(PREFIX)/bin/kubectl-why"
 
@@ -82,6 +80,20 @@ ROUNDS ?= 500
 .PHONY: volume-rounds
 volume-rounds: build ## kill kubelet, driver, containerd and controllers while Pods use volumes: ROUNDS=500 (root; 5 s a round)
 	@$(GO) test -tags integration -count=1 -timeout 8h -run TestVolumesSurviveWhateverDies -v ./test/integration -volume-rounds $(ROUNDS)
+
+# What the virtual machine of the tests is made and run with.
+VM_PACKAGES := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs
+
+.PHONY: vm
+vm: ## boot a Debian machine with systemd and cgroup v2 and run RUN='…' in it: ARGS='-cpus 8 -numa 2' (root)
+	@./hack/install.sh $(VM_PACKAGES)
+	@cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm
+	@exec $(BIN)/vm-run -cache $(BIN)/vm $(ARGS) -- "$$RUN"
+
+.PHONY: vm-test
+vm-test: build ## run Berth's tests that need systemd or cgroup v2 in virtual machines (root; half an hour without KVM)
+	@./hack/install.sh $(VM_PACKAGES)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v . $(ARGS)
 
 .PHONY: conformance
 conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)

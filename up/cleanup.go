@@ -51,6 +51,7 @@ func (l Layout) cleanupHost(ctx context.Context) error {
 	return errors.Join(
 		removeCgroups(ctx, l.CgroupRoot()),
 		l.cleanupNetwork(ctx),
+		l.removeProxyRules(ctx),
 		l.removeBridge(),
 		removeTree(l.RunDir),
 	)

@@ -27,13 +27,16 @@ type Options struct {
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
 	Width int
-	// Without names those of OptionalComponents that this process does not run, because another process does.
+	// Without names those of OptionalComponents that this process does not run.
 	Without []string
 }
 
-// OptionalComponents are the components that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
+// OptionalComponents are the components that a cluster can be started without: `berth node`, `berth csi-driver` and
+// `berth controllers` can run them as well, or a cluster has its own service proxy or DNS.
 func OptionalComponents() []string {
-	return []string{"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset"}
+	return []string{
+		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName,
+	}
 }
 
 // Cluster is one run of a whole Kubernetes.
@@ -68,6 +71,11 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err := c.preflight(); err != nil {
 		return err
 	}
+	if c.runs(proxyName) {
+		if err := checkProxy(); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("create --data-dir: %w", err)
 	}
@@ -77,9 +85,15 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 	clean, initialized := c.isClean(), c.isInitialized()
+	release, err := c.claimProxy(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if err := c.prepare(ctx); err != nil { // a start that fails here leaves nothing behind
+		release()
 		if clean {
-			err = errors.Join(err, c.removeBridge(), removeTree(c.RunDir))
+			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)), removeTree(c.RunDir))
 		}
 		if !initialized {
 			err = errors.Join(err, c.removeState())
@@ -96,7 +110,20 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err != nil && !started && !clean {
 		return err // Pods of an earlier run may still run; the next start takes them over
 	}
+	release() // removing the rules of kube-proxy needs the lock
 	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
+}
+
+// claimProxy claims this network namespace's service rules for the cluster, until release is called.
+func (c *Cluster) claimProxy(ctx context.Context) (release func(), err error) {
+	if !c.runs(proxyName) {
+		return func() {}, nil
+	}
+	lock, err := c.lockProxy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = lock.Close() }, nil
 }
 
 // prepare saves the cluster's state, stops the processes of an earlier run, and sets up the bridge.
@@ -116,6 +143,11 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	}
 	if err := c.ensureBridge(ctx); err != nil {
 		return err
+	}
+	if c.runs(proxyName) {
+		if err := filterBridge(ctx); err != nil {
+			c.progress.Printf("warning: %v", err)
+		}
 	}
 	return c.checkPorts()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/memory"
+	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
@@ -37,6 +38,7 @@ type components struct {
 	cluster     *Cluster
 	controllers *group
 	node        *group
+	services    *group // what Pods reach each other by
 	kubelet     currentKubelet
 	claimEvents claimEvents
 }
@@ -49,7 +51,7 @@ type currentKubelet struct {
 
 // startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
-	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx)}
+	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
 	c.superviseIn(u.node, "timeline", c.newAPIWatch)
 	c.superviseIn(u.node, "stage metrics", c.newStageMetrics)
 	c.superviseIn(u.node, "explain socket", c.newTimelineServer)
@@ -65,8 +67,9 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
 		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
 		{"replicaset", u.controllers, c.newReplicaSetController},
+		{proxyName, u.services, c.newProxy}, {dnsName, u.services, c.newDNS},
 	} {
-		if !slices.Contains(c.options.Without, strings.ReplaceAll(part.name, " ", "-")) {
+		if c.runs(strings.ReplaceAll(part.name, " ", "-")) {
 			c.superviseIn(part.layer, part.name, part.make)
 		}
 	}
@@ -76,9 +79,13 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	return u, nil
 }
 
+// runs reports whether this process runs an optional component.
+func (c *Cluster) runs(component string) bool { return !slices.Contains(c.options.Without, component) }
+
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
-// then the Pods.
+// then the Pods, and last what Pods reach each other by.
 func (u *components) stop(ctx context.Context) error {
+	defer u.services.stop()
 	u.controllers.stop()
 	u.node.stop()
 	u.kubelet.mu.Lock()
@@ -114,8 +121,12 @@ func (u *components) newKubelet() (runFunc, error) {
 	}
 	gateway := net.IP(c.Gateway.AsSlice())
 	var claims volumemanager.ClaimSource
-	if !slices.Contains(c.options.Without, attachdetachName) {
+	if c.runs(attachdetachName) {
 		claims = &u.claimEvents
+	}
+	var dns network.DNS
+	if c.runs(dnsName) {
+		dns = network.DNS{ClusterDNS: []string{c.Gateway.String()}, ClusterDomain: clusterDomain}
 	}
 	thresholds := node.DefaultThresholds()
 	thresholds.DiskAvailableCap = EnoughFreeBytes
@@ -139,6 +150,7 @@ func (u *components) newKubelet() (runFunc, error) {
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
 		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
+		DNS:         dns,
 	})
 	if err != nil {
 		return nil, err

@@ -27,14 +27,22 @@ func (r localRecords) Record(_ context.Context, uid types.UID) (timeline.Record,
 	return record, ok, nil
 }
 
-// applyDefaultObjects applies the objects that every cluster has: the CSIDriver and the storage classes.
+// applyDefaultObjects applies the objects that every cluster has: the CSIDriver, the storage classes, the Service of DNS.
 func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
 		return err
 	}
 	var objects []*unstructured.Unstructured
-	for _, typed := range []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass()} {
+	defaults := []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass()}
+	if c.runs(dnsName) {
+		dns, err := c.dnsObjects()
+		if err != nil {
+			return err
+		}
+		defaults = append(defaults, dns...)
+	}
+	for _, typed := range defaults {
 		object, err := toUnstructured(typed)
 		if err != nil {
 			return err

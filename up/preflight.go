@@ -17,7 +17,7 @@ import (
 // Programs are the programs that a cluster runs, relative to Config.BinDir; `make build` puts them next to berth.
 func Programs() []string {
 	return []string{
-		"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc",
+		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc",
 		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
 	}
 }

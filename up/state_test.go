@@ -83,7 +83,7 @@ func TestMissingProgramsAreNamedInOneLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(l.Program("runc"), nil, 0o600))
 	err := l.checkPrograms()
 	require.ErrorContains(t, err, "runc is not executable")
-	require.ErrorContains(t, err, "berth-controlplane, containerd, ")
+	require.ErrorContains(t, err, "berth-controlplane, berth-dns, containerd, ")
 	require.ErrorContains(t, err, "--bin-dir")
 }
 

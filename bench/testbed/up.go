@@ -29,6 +29,7 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 	argv := []string{
 		filepath.Join(u.Bin, "berth"), "up", "--data-dir", filepath.Join(u.Dir, "data"), "--node-name", u.NodeName,
 		"--pod-cidr", u.Network.PodCIDR, "--service-cidr", u.Network.ServiceCIDR, "--api-port", strconv.Itoa(port),
+		"--without", "kube-proxy,dns", // the baseline has none, and a network namespace allows one kube-proxy
 	}
 	ready := make(chan struct{})
 	isReady := false // used by the one goroutine that calls the function below

@@ -9,6 +9,7 @@ const (
 	AttachDetachUser = "berth:attachdetach"
 	AttacherUser     = "berth:attacher"
 	ReplicaSetUser   = "berth:replicaset"
+	DNSUser          = "berth:dns"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
 	// KubeletProxyRole is what the API server may request from kubelets beside upstream's role for it.
@@ -61,6 +62,10 @@ func components() []component {
 			rule("apps", []string{"update"}, "replicasets/finalizers"),
 			rule("", []string{"get", "list", "watch", "create", "delete", "patch"}, "pods"),
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
+		{DNSUser, []rbacv1.PolicyRule{
+			rule("", []string{"list", "watch"}, "services", "namespaces"),
+			rule("discovery.k8s.io", []string{"list", "watch"}, "endpointslices"),
 		}},
 	}
 }

@@ -83,6 +83,7 @@ func newCluster(t testing.TB) *cluster {
 		"--node-name", homeNode,
 		"--pod-cidr", testnet.Prefix(network).String(),
 		"--service-cidr", testnet.Prefix(network + 1).String(),
+		"--without", "kube-proxy,dns", // a network namespace allows one kube-proxy, and these tests run several clusters
 	}
 	guardNode(t, "berth-"+c.id(), "berth"+c.id(), filepath.Dir(c.dataDir), c.runDir())
 	t.Cleanup(func() {

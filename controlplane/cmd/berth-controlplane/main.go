@@ -2,6 +2,8 @@
 // and kube-scheduler in one process, which creates their certificates and roles
 // itself.
 //
+// With the first argument kube-proxy it is upstream's kube-proxy instead, with its own flags.
+//
 // Standard output carries one JSON object for each state a component reaches
 // (see package notify); logs go to standard error. SIGTERM, SIGINT, or SIGHUP
 // unless it is ignored, stops all in order and the exit code is 0; a second SIGTERM
@@ -31,6 +33,9 @@ const (
 func main() { os.Exit(start(os.Args[1:])) }
 
 func start(args []string) int {
+	if len(args) > 0 && args[0] == proxyCommand {
+		return runProxy(args[1:])
+	}
 	c, err := config.Parse(args, os.Stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		return 0

@@ -135,6 +135,8 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		{c.Kubeconfig("attachdetach"), pki.Identity{CommonName: rbac.AttachDetachUser}},
 		{c.Kubeconfig("attacher"), pki.Identity{CommonName: rbac.AttacherUser}},
 		{c.Kubeconfig("replicaset"), pki.Identity{CommonName: rbac.ReplicaSetUser}},
+		{c.Kubeconfig("kube-proxy"), pki.Identity{CommonName: "system:kube-proxy"}}, // upstream's default policy has its role
+		{c.Kubeconfig("dns"), pki.Identity{CommonName: rbac.DNSUser}},
 	}
 	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {
 		return err

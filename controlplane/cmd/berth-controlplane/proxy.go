@@ -1,0 +1,21 @@
+package main
+
+import (
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // the flag --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of API requests
+	_ "k8s.io/component-base/metrics/prometheus/version"  // the metric kubernetes_build_info
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+)
+
+// proxyCommand is the first argument that makes this program kube-proxy. It is a process of its own because upstream's
+// kube-proxy cannot be stopped within a process, and in this binary because it shares most of its code.
+const proxyCommand = "kube-proxy"
+
+// runProxy runs upstream's kube-proxy with its own flags and returns the exit code. Any signal ends it at once: the kernel
+// goes on forwarding by the rules that it wrote.
+func runProxy(args []string) int {
+	command := proxy.NewProxyCommand()
+	command.SetArgs(args)
+	return cli.Run(command)
+}

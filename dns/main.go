@@ -1,0 +1,31 @@
+// Command berth-dns is CoreDNS with the few plugins that a cluster on one machine needs. Its flags are CoreDNS' own;
+// `berth up` writes its Corefile.
+//
+// It is a module of its own because CoreDNS has many dependencies that nothing else of Berth needs.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/ready"
+)
+
+// directives are the plugins in the order in which a request passes them.
+var directives = []string{
+	"bind", "ready", "prometheus", "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "forward",
+}
+
+func main() {
+	dnsserver.Directives = directives
+	coremain.Run()
+}

@@ -1,0 +1,116 @@
+// Command vm builds the virtual machine of the tests and runs commands in it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/berth-dev/berth/vm"
+)
+
+const usage = `usage: vm [flags] [--] [SCRIPT]
+
+Builds the image of the virtual machine if it is not in the cache, boots a machine, runs the shell script in it, and
+ends with the script's exit code. Without a script it only builds the image.
+
+flags:
+`
+
+// exitFailed is for what went wrong outside of the script, as ssh does it.
+const exitFailed = 255
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:])
+	stop()
+	var exit *vm.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &exit):
+		os.Exit(exit.Code)
+	case errors.Is(err, flag.ErrHelp):
+	default:
+		fmt.Fprintln(os.Stderr, "vm:", err)
+		os.Exit(exitFailed)
+	}
+}
+
+// settings are what the flags say.
+type settings struct {
+	cache, dir string
+	out        string
+	options    vm.Options
+}
+
+func parse(args []string) (settings, string, error) {
+	var s settings
+	flags := flag.NewFlagSet("vm", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
+	flags.StringVar(&s.cache, "cache", "bin/vm", "directory that the built image is kept in")
+	flags.StringVar(&s.dir, "dir", "", "directory for the machine's disks and console log (default: a temporary one, removed at the end)")
+	flags.StringVar(&s.out, "copy", "", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed")
+	flags.IntVar(&s.options.CPUs, "cpus", 2, "number of CPUs")
+	flags.IntVar(&s.options.Sockets, "sockets", 1, "number of sockets that the CPUs are spread over")
+	flags.IntVar(&s.options.NUMANodes, "numa", 0, "number of NUMA nodes that CPUs and memory are spread over")
+	flags.IntVar(&s.options.MemoryMiB, "memory", 6144, "memory in MiB")
+	flags.StringVar(&s.options.Accelerator, "accel", "", "kvm or tcg (default: kvm where it works)")
+	flags.Func("disk", "size of a further disk in GiB; may be given several times", func(text string) error {
+		size, err := strconv.Atoi(text)
+		s.options.DisksGiB = append(s.options.DisksGiB, size)
+		return err
+	})
+	flags.Func("share", "HOST_DIR:MACHINE_PATH: give the machine a read-only copy; may be given several times", func(text string) error {
+		dir, path, ok := strings.Cut(text, ":")
+		if !ok || dir == "" || !filepath.IsAbs(path) {
+			return errors.New("want HOST_DIR:MACHINE_PATH, the second one absolute")
+		}
+		s.options.Shares = append(s.options.Shares, vm.Share{Dir: dir, Path: path})
+		return nil
+	})
+	flags.Func("kernel-arg", "added to the kernel's command line; may be given several times", func(text string) error {
+		s.options.KernelArgs = append(s.options.KernelArgs, text)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return s, "", err
+	}
+	return s, strings.Join(flags.Args(), " "), nil
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	s, script, err := parse(args)
+	if err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	image, err := vm.Build(ctx, s.cache, logger, os.Stderr)
+	if err != nil || script == "" {
+		return err
+	}
+	if s.dir == "" {
+		if s.dir, err = os.MkdirTemp("", "vm-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	}
+	machine, err := vm.Start(ctx, image, s.dir, s.options, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, machine.Close()) }()
+	err = machine.Run(ctx, script, vm.IO{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	if s.out != "" {
+		path, dir, _ := strings.Cut(s.out, ":")
+		err = errors.Join(err, machine.CopyFrom(ctx, path, dir))
+	}
+	return err
+}

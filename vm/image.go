@@ -1,0 +1,194 @@
+package vm
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+//go:embed recipe/packages.txt
+var packageList string
+
+//go:embed recipe/setup.sh
+var setupScript string
+
+const (
+	// suite is Debian's release.
+	suite = "bookworm"
+	// rootSize is the size of the root file system; the image is sparse.
+	rootSize = "20G"
+)
+
+// The files of an image.
+const (
+	rootFile   = "root.img"
+	kernelFile = "vmlinuz"
+	initrdFile = "initrd.img"
+	keyFile    = "id_ed25519"
+)
+
+// Image is a built system. Its files are read-only for all machines.
+type Image struct {
+	dir    string
+	signer ssh.Signer
+}
+
+// Build returns the image of the recipe from the cache directory, or builds it there first, which takes some two minutes,
+// root, and Debian's mmdebstrap. Images of other recipes are removed from the cache. Processes that build at the same
+// time wait for each other.
+func Build(ctx context.Context, cache string, logger *slog.Logger, output io.Writer) (*Image, error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
+	}
+	unlock, err := lock(filepath.Join(cache, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
+	}
+	defer unlock()
+	dir := filepath.Join(cache, recipeHash())
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		logger.Info("building the image of the virtual machine; this takes some minutes", "directory", dir)
+		if err := removeAllBut(cache, "lock"); err != nil {
+			return nil, fmt.Errorf("remove old images of the virtual machine: %w", err)
+		}
+		if err := build(ctx, dir+".part", output); err != nil {
+			return nil, fmt.Errorf("build image of the virtual machine: %w", errors.Join(err, os.RemoveAll(dir+".part")))
+		}
+		if err := os.Rename(dir+".part", dir); err != nil {
+			return nil, fmt.Errorf("build image of the virtual machine: %w", err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, keyFile))
+	if err != nil {
+		return nil, fmt.Errorf("read key of the virtual machine: %w", err)
+	}
+	signer, err := ssh.ParsePrivateKey(text)
+	if err != nil {
+		return nil, fmt.Errorf("read key of the virtual machine: %w", err)
+	}
+	return &Image{dir: dir, signer: signer}, nil
+}
+
+// recipeHash identifies all that the image is made from.
+func recipeHash() string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{suite, rootSize, packageList, setupScript}, "\x00")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// packages are the names in the list without comments.
+func packages() []string {
+	var names []string
+	for line := range strings.Lines(packageList) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			names = append(names, line)
+		}
+	}
+	return names
+}
+
+func build(ctx context.Context, dir string, output io.Writer) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root := filepath.Join(dir, "root")
+	public, err := writeKey(filepath.Join(dir, keyFile))
+	if err != nil {
+		return err
+	}
+	setup := filepath.Join(dir, "setup.sh")
+	if err := os.WriteFile(setup, []byte(setupScript), 0o755); err != nil {
+		return err
+	}
+	run := func(name string, args ...string) error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Stdout, cmd.Stderr = output, output
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+	if err := run("mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory", `--aptopt=Apt::Install-Recommends "false"`,
+		"--include="+strings.Join(packages(), ","), suite, root); err != nil {
+		return err
+	}
+	if err := run(setup, root, public); err != nil {
+		return err
+	}
+	for pattern, file := range map[string]string{"vmlinuz-*": kernelFile, "initrd.img-*": initrdFile} {
+		found, err := filepath.Glob(filepath.Join(root, "boot", pattern))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("find the kernel: %d files are called %s", len(found), pattern)
+		}
+		if err := run("cp", found[0], filepath.Join(dir, file)); err != nil {
+			return err
+		}
+	}
+	if err := run("mkfs.ext4", "-q", "-L", "root", "-d", root, filepath.Join(dir, rootFile), rootSize); err != nil {
+		return err
+	}
+	return os.RemoveAll(root)
+}
+
+// writeKey makes the key that may log in, and returns its public half as of authorized_keys.
+func writeKey(path string) (public string, err error) {
+	pub, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+		return "", err
+	}
+	key, err := ssh.NewPublicKey(pub)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+}
+
+func removeAllBut(dir, keep string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		if entry.Name() != keep {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lock waits until no other process has the lock file.
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() { _ = file.Close() }, nil
+}

@@ -1,0 +1,147 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Options describe a machine. The zero value is one with two CPUs and 6 GiB of memory.
+type Options struct {
+	// Name is the host name; "vm" if empty.
+	Name string
+	// CPUs is the number of processors; 2 if 0.
+	CPUs int
+	// Sockets is the number of processor packages that the CPUs are spread over; 1 if 0.
+	Sockets int
+	// NUMANodes is the number of memory nodes that CPUs and memory are spread over; no NUMA topology if 0.
+	NUMANodes int
+	// MemoryMiB is the size of the memory; 6144 if 0.
+	MemoryMiB int
+	// DisksGiB are the sizes of further, empty disks: /dev/disk/by-id/virtio-disk1 and so on. They are sparse.
+	DisksGiB []int
+	// Shares are directories of the host that the machine has a read-only copy of.
+	Shares []Share
+	// KernelArgs are added to the kernel's command line.
+	KernelArgs []string
+	// Network is the network that the machine is in, at Address (CIDR notation, 10.0.0.2/24 for instance).
+	Network *Network
+	Address string
+	// Accelerator is "kvm", "tcg", or empty for kvm where it works.
+	Accelerator string
+	// ConsoleLog is the file that gets what the machine writes to its console; a file in the machine's directory if empty.
+	ConsoleLog string
+}
+
+// Share is a directory of the host, copied to a read-only disk when the machine starts and mounted at Path.
+type Share struct{ Dir, Path string }
+
+func (o Options) withDefaults() Options {
+	if o.Name == "" {
+		o.Name = "vm"
+	}
+	if o.CPUs == 0 {
+		o.CPUs = 2
+	}
+	if o.Sockets == 0 {
+		o.Sockets = 1
+	}
+	if o.MemoryMiB == 0 {
+		o.MemoryMiB = 6144
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.CPUs < 1 || o.Sockets < 1 || o.CPUs%o.Sockets != 0:
+		return fmt.Errorf("%d CPUs cannot be spread over %d sockets", o.CPUs, o.Sockets)
+	case o.NUMANodes < 0 || o.NUMANodes > 0 && (o.CPUs%o.NUMANodes != 0 || o.MemoryMiB%o.NUMANodes != 0):
+		return fmt.Errorf("%d CPUs and %d MiB cannot be spread over %d NUMA nodes", o.CPUs, o.MemoryMiB, o.NUMANodes)
+	case o.MemoryMiB < 256:
+		return fmt.Errorf("%d MiB of memory are too few: Debian needs 256", o.MemoryMiB)
+	case (o.Network == nil) != (o.Address == ""):
+		return errors.New("a machine in a network needs an address, and one without a network has none")
+	case o.Accelerator != "" && o.Accelerator != accelKVM && o.Accelerator != accelTCG:
+		return fmt.Errorf("accelerator %q: want %s or %s", o.Accelerator, accelKVM, accelTCG)
+	}
+	if o.Address != "" {
+		if prefix, err := netip.ParsePrefix(o.Address); err != nil || !prefix.Addr().Is4() {
+			return fmt.Errorf("address %q: want an IPv4 address with a prefix length, as 10.0.0.2/24", o.Address)
+		}
+	}
+	for _, size := range o.DisksGiB {
+		if size < 1 {
+			return fmt.Errorf("a disk of %d GiB", size)
+		}
+	}
+	return nil
+}
+
+// files are the paths that qemu gets, all of one machine but kernel and initrd.
+type files struct {
+	kernel, initrd, root string
+	disks, shares        []string
+	console, ready, qmp  string
+	networkSocket        string
+	networkMAC           string
+}
+
+// qemuArgs are the arguments of qemu for the options, defaults filled in.
+func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID string) []string {
+	kernel := append([]string{
+		"root=/dev/vda", "rw", "console=ttyS0", "quiet", "systemd.hostname=" + o.Name, "systemd.machine_id=" + machineID,
+	}, o.KernelArgs...)
+	if o.Address != "" {
+		prefix := netip.MustParsePrefix(o.Address) // validate has parsed it
+		mask := net.IP(net.CIDRMask(prefix.Bits(), 32))
+		kernel = append(kernel, "ifname=lan:"+f.networkMAC, fmt.Sprintf("ip=%s:::%s::lan:none", prefix.Addr(), mask))
+	}
+	args := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-m", strconv.Itoa(o.MemoryMiB),
+		"-smp", fmt.Sprintf("%d,sockets=%d", o.CPUs, o.Sockets),
+		"-kernel", f.kernel, "-initrd", f.initrd, "-append", strings.Join(kernel, " "),
+		"-chardev", "file,id=console,path=" + f.console, "-serial", "chardev:console",
+		"-qmp", "unix:" + f.qmp + ",server=on,wait=off",
+		"-device", "virtio-rng-pci",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=ready,path=" + f.ready,
+		"-device", "virtserialport,chardev=ready,name=vm.ready",
+		"-netdev", fmt.Sprintf("user,id=host,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", sshPort),
+		"-device", "virtio-net-pci,netdev=host,mac=52:54:00:be:00:01",
+	}
+	if accelerator == accelKVM {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
+	}
+	for i := range o.NUMANodes {
+		cpus := o.CPUs / o.NUMANodes
+		args = append(args, "-object", fmt.Sprintf("memory-backend-ram,id=mem%d,size=%dM", i, o.MemoryMiB/o.NUMANodes),
+			"-numa", fmt.Sprintf("node,nodeid=%d,cpus=%d-%d,memdev=mem%d", i, i*cpus, (i+1)*cpus-1, i))
+	}
+	drive := func(id, path, format, extra string) {
+		args = append(args, "-drive", fmt.Sprintf("file=%s,if=none,id=%s,format=%s,discard=unmap%s", path, id, format, extra),
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=%s,serial=%s", id, id))
+	}
+	drive("root", f.root, "qcow2", "")
+	for i, path := range f.disks {
+		drive("disk"+strconv.Itoa(i+1), path, "raw", "")
+	}
+	for i, path := range f.shares {
+		drive("share"+strconv.Itoa(i+1), path, "raw", ",readonly=on")
+	}
+	if o.Network != nil {
+		args = append(args, "-netdev", "stream,id=lan,server=off,addr.type=unix,addr.path="+f.networkSocket,
+			"-device", "virtio-net-pci,netdev=lan,mac="+f.networkMAC)
+	}
+	return args
+}
+
+// shareDisk is the device of the i-th share in the machine.
+func shareDisk(i int) string {
+	return filepath.Join("/dev/disk/by-id", "virtio-share"+strconv.Itoa(i+1))
+}

@@ -29,7 +29,7 @@ type KubeletBuilder func(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *
 // KubeletDeps are the dependencies of NewMainKubelet, as many as the 1.4 API has. All may be nil.
 type KubeletDeps struct {
 	// Builder is for programs that start a Kubelet: who finds one here calls it in place of NewMainKubelet, which
-	// therefore does not look at it.
+	// therefore does not read it.
 	Builder KubeletBuilder
 	// ContainerRuntimeOptions change the container runtime's client, Options the Kubelet.
 	ContainerRuntimeOptions []container.Option

@@ -112,8 +112,8 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 	})
 }
 
-// An intent of an earlier process can be removed from a claim by hand, because the claim's class is deleted and nobody wants to
-// make it anew: the claim is gone then, and a volume may be there.
+// A user can remove the intent of an earlier process from a claim whose class was deleted, and does not create the class
+// again: the claim is gone then, and a volume may exist.
 func TestClaimIsDeletedByHandBeforeItsClassExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := withUID(newClaim("claim", "fast"), "u")

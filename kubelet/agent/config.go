@@ -106,7 +106,7 @@ type RuntimeConfig struct {
 type CgroupConfig struct {
 	// Root is the cgroup that holds kubepods, "/" if empty.
 	Root string
-	// Driver is used where the runtime does not tell its own; cgroupfs if empty.
+	// Driver is used where the runtime does not report its own; cgroupfs if empty.
 	Driver cm.Driver
 	// FailV1 and FailSwapOn reject a machine that has only cgroup v1, or swap.
 	FailV1, FailSwapOn bool

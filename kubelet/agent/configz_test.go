@@ -14,8 +14,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
-// TestConfigzTellsWhatIsInForce shows defaults for what is not configured.
-func TestConfigzTellsWhatIsInForce(t *testing.T) {
+// TestConfigzReportsEffectiveConfiguration shows defaults for what is not configured.
+func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 	shown := func(change func(*Config)) *kubeletconfig.KubeletConfiguration {
 		config := Config{
 			Node: NodeConfig{Name: "n", IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}, RootDir: t.TempDir(),

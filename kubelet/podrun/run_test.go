@@ -158,7 +158,7 @@ func TestDetached(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestNodeAgentThatEnds(t *testing.T) {
+func TestKubeletThatEnds(t *testing.T) {
 	broken := errors.New("no runtime")
 	_, _, err := run(t, t.Context(), &node{startErr: broken}, podrun.Config{Pod: podOf("a")})
 	require.ErrorIs(t, err, broken)

@@ -26,7 +26,7 @@ func TestUserOf(t *testing.T) {
 
 func TestVerifyNonRoot(t *testing.T) {
 	yes, no := ptr.To(true), ptr.To(false)
-	root, nobody, named := ImageUser{UID: new(int64)}, ImageUser{UID: ptr.To[int64](65534)}, ImageUser{Name: "web"}
+	root, unprivileged, named := ImageUser{UID: new(int64)}, ImageUser{UID: ptr.To[int64](65534)}, ImageUser{Name: "web"}
 	for name, c := range map[string]struct {
 		general *corev1.PodSecurityContext
 		own     *corev1.SecurityContext
@@ -35,10 +35,10 @@ func TestVerifyNonRoot(t *testing.T) {
 	}{
 		"not asked for":      {nil, nil, root, ""},
 		"image is root":      {nil, &corev1.SecurityContext{RunAsNonRoot: yes}, root, "image will run as root (pod: \"p_ns(u)\", container: c)"},
-		"image is not":       {nil, &corev1.SecurityContext{RunAsNonRoot: yes}, nobody, ""},
+		"image is not":       {nil, &corev1.SecurityContext{RunAsNonRoot: yes}, unprivileged, ""},
 		"image has a name":   {nil, &corev1.SecurityContext{RunAsNonRoot: yes}, named, "non-numeric user (web)"},
 		"the spec's user":    {nil, &corev1.SecurityContext{RunAsNonRoot: yes, RunAsUser: ptr.To[int64](1)}, named, ""},
-		"the spec's is root": {nil, &corev1.SecurityContext{RunAsNonRoot: yes, RunAsUser: new(int64)}, nobody, "runAsUser breaks non-root policy"},
+		"the spec's is root": {nil, &corev1.SecurityContext{RunAsNonRoot: yes, RunAsUser: new(int64)}, unprivileged, "runAsUser breaks non-root policy"},
 		"the Pod asks":       {&corev1.PodSecurityContext{RunAsNonRoot: yes}, nil, root, "image will run as root"},
 		"the container wins": {&corev1.PodSecurityContext{RunAsNonRoot: yes}, &corev1.SecurityContext{RunAsNonRoot: no}, root, ""},
 		"the Pod's user":     {&corev1.PodSecurityContext{RunAsNonRoot: yes, RunAsUser: ptr.To[int64](1)}, nil, root, ""},

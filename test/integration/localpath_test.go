@@ -44,7 +44,7 @@ func importProgram(t *testing.T, c *cluster, name, binary, path string) {
 
 // TestLocalPathProvisioner runs Rancher's local-path-provisioner as its own manifest deploys it: a Deployment that talks
 // to the API server with the token of its service account, and creates and removes directories with helper Pods. The
-// test changes the directory of the volumes, and the address of the API server, because there is no kube-proxy.
+// test changes the directory of the volumes, and the address of the API server.
 func TestLocalPathProvisioner(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")

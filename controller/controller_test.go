@@ -196,6 +196,7 @@ func TestEnqueueAfter(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c.Enqueue(request("a")) // replaces the run after 30 s, not the one after 10 s
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Equal(t, []time.Duration{0, 5 * time.Second, 10 * time.Second}, s.at)
 		c.EnqueueAfter(request("a"), 0)
 		synctest.Wait()

@@ -152,7 +152,7 @@ func waits(selector *ast.SelectorExpr) bool {
 	}
 	switch selector.Sel.Name {
 	case "After":
-		return name == "time" || strings.EqualFold(name, "clock") || name == "clk"
+		return name == "time" || strings.EqualFold(name, "clock")
 	case "Until":
 		return name == "wait"
 	case "AfterFunc":

@@ -86,7 +86,7 @@ func (d *Deps) complete() error {
 		d.Clock = clock.RealClock{}
 	}
 	if d.Machine == nil {
-		d.Machine = cadvisor.NewLocal(nil)
+		d.Machine = cadvisor.NewLocal(d.Clock)
 	}
 	if d.OOMAdjuster == nil {
 		d.OOMAdjuster = oom.NewOOMAdjuster()

@@ -28,13 +28,8 @@ type Local struct {
 
 var _ Interface = (*Local)(nil)
 
-// NewLocal makes a Local; a nil clock is the real one.
-func NewLocal(clk clock.PassiveClock) *Local {
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
-	return &Local{clock: clk}
-}
+// NewLocal returns a Local that takes the time from the clock.
+func NewLocal(clock clock.PassiveClock) *Local { return &Local{clock: clock} }
 
 // MachineInfo implements Interface.
 func (l *Local) MachineInfo() (*v1.MachineInfo, error) {

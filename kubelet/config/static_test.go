@@ -247,9 +247,9 @@ func TestURL(t *testing.T) {
 		asked.Add(1)
 	}))
 	defer server.Close()
-	clk := clocktesting.NewFakeClock(time.Now())
+	clock := clocktesting.NewFakeClock(time.Now())
 	n := &podNames{}
-	h, err := config.NewHTTP(config.HTTPDeps{Set: n.set, Clock: clk, Transport: &http.Transport{DisableKeepAlives: true}}, config.HTTPConfig{
+	h, err := config.NewHTTP(config.HTTPDeps{Set: n.set, Clock: clock, Transport: &http.Transport{DisableKeepAlives: true}}, config.HTTPConfig{
 		URL: server.URL, NodeName: "n", Header: http.Header{"Manifest": {"please"}}, Period: time.Minute,
 	})
 	require.NoError(t, err)
@@ -259,7 +259,7 @@ func TestURL(t *testing.T) {
 		before := asked.Load()
 		code.Store(int32(status))
 		body.Store(content)
-		clk.Step(time.Minute)
+		clock.Step(time.Minute)
 		require.Eventually(t, func() bool { return asked.Load() > before }, time.Minute, time.Millisecond)
 	}
 	again(http.StatusOK, manifest("a"))

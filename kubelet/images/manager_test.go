@@ -17,11 +17,11 @@ import (
 )
 
 func newFixture(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeClock, *record.FakeRecorder) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	runtime, events := fake.New(clk), record.NewFakeRecorder(100)
-	m, err := images.New(images.Deps{Service: runtime, Clock: clk, Recorder: events}, images.Config{})
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime, events := fake.New(clock), record.NewFakeRecorder(100)
+	m, err := images.New(images.Deps{Service: runtime, Clock: clock, Recorder: events}, images.Config{})
 	require.NoError(t, err)
-	return m, runtime, clk, events
+	return m, runtime, clock, events
 }
 
 func want(image string, policy corev1.PullPolicy) images.PullRequest {
@@ -74,7 +74,7 @@ func TestDefaultTag(t *testing.T) {
 }
 
 func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
-	m, runtime, clk, _ := newFixture(t)
+	m, runtime, clock, _ := newFixture(t)
 	ensure := func() *images.Error {
 		_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
 		var refused *images.Error
@@ -87,8 +87,8 @@ func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
 		waits := ensure()
 		require.Equal(t, images.ReasonBackOff, waits.Reason)
 		require.Contains(t, waits.Message, "no such host", "the message of the last failure")
-		require.Equal(t, delay*time.Second, waits.RetryAt.Sub(clk.Now()))
-		clk.Step(delay * time.Second)
+		require.Equal(t, delay*time.Second, waits.RetryAt.Sub(clock.Now()))
+		clock.Step(delay * time.Second)
 	}
 	require.Nil(t, ensure())
 	m.Forget("u")
@@ -126,9 +126,9 @@ func TestEvents(t *testing.T) {
 }
 
 func TestPullsASecondAreBounded(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	runtime := fake.New(clk)
-	m, err := images.New(images.Deps{Service: runtime, Clock: clk}, images.Config{PullQPS: 1, PullBurst: 2})
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime := fake.New(clock)
+	m, err := images.New(images.Deps{Service: runtime, Clock: clock}, images.Config{PullQPS: 1, PullBurst: 2})
 	require.NoError(t, err)
 	pull := func(image string) error {
 		_, err := m.Ensure(t.Context(), want(image, corev1.PullAlways))
@@ -139,14 +139,14 @@ func TestPullsASecondAreBounded(t *testing.T) {
 	err = pull("three:1")
 	require.ErrorContains(t, err, "ErrImagePull: pull QPS exceeded")
 	require.Equal(t, 2, runtime.Calls("PullImage"))
-	clk.Step(10 * time.Second)
+	clock.Step(10 * time.Second)
 	require.NoError(t, pull("three:1"), "after its backoff")
 }
 
 func TestPullsWaitForTheirTurn(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	runtime := fake.New(clk)
-	m, err := images.New(images.Deps{Service: runtime, Clock: clk}, images.Config{MaxParallel: 1})
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime := fake.New(clock)
+	m, err := images.New(images.Deps{Service: runtime, Clock: clock}, images.Config{MaxParallel: 1})
 	require.NoError(t, err)
 	release := runtime.Block("PullImage")
 	done := make(chan error, 2)

@@ -17,32 +17,32 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestIdleWatcherReleasesOncePerIdlePeriod(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	released := make(chan struct{}, 10)
-	w := NewIdleWatcher(clk, func() { released <- struct{}{} })
+	w := NewIdleWatcher(clock, func() { released <- struct{}{} })
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = w.Start(ctx) })
 	defer func() { cancel(); group.Wait() }()
 
 	waiting := func() {
-		require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
+		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 	}
 	waiting()
-	clk.Step(IdleAfter)
+	clock.Step(IdleAfter)
 	<-released // idle after the start
-	require.Never(t, clk.HasWaiters, 20*time.Millisecond, time.Millisecond, "no timer while idle")
+	require.Never(t, clock.HasWaiters, 20*time.Millisecond, time.Millisecond, "no timer while idle")
 
 	w.NoteActivity()
 	waiting()
 	w.NoteActivity()
 	require.Eventually(t, func() bool { return len(w.activity.C()) == 0 }, time.Minute, time.Millisecond)
-	clk.Step(IdleAfter)
+	clock.Step(IdleAfter)
 	waiting() // there was activity meanwhile: the wait begins again
 	require.Empty(t, released)
-	clk.Step(IdleAfter)
+	clock.Step(IdleAfter)
 	<-released
-	require.False(t, clk.HasWaiters())
+	require.False(t, clock.HasWaiters())
 }
 
 func TestReleaseDropsProgramPages(t *testing.T) {

@@ -58,7 +58,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	images.CountRemoved("age")
 	images.CountCheck("credentialMatch")
 	RegisterPullRecords(registry, func() (int, int) { return 1, 2 })
-	requests := server.NewRequestMetrics(registry, nil).Instrument("readwrite", http.NotFoundHandler())
+	requests := server.NewRequestMetrics(registry, clock.RealClock{}).Instrument("readwrite", http.NotFoundHandler())
 	for _, path := range []string{"/pods/", "/made/up"} {
 		requests.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
 	}

@@ -45,9 +45,9 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	clk := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	clock := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	f := &fixture{
-		t: t, dir: t.TempDir(), clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
+		t: t, dir: t.TempDir(), clock: clock, runtime: fake.New(clock), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
 		metrics: &countingMetrics{by: map[string]int{}},

@@ -33,14 +33,11 @@ var (
 
 const otherLabel = "other"
 
-// NewRequestMetrics returns the metrics after registering them. A nil clock is the real one.
-func NewRequestMetrics(registry prometheus.Registerer, clk clock.PassiveClock) *RequestMetrics {
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
+// NewRequestMetrics returns the metrics after registering them.
+func NewRequestMetrics(registry prometheus.Registerer, clock clock.PassiveClock) *RequestMetrics {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	r := &RequestMetrics{
-		clock: clk,
+		clock: clock,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Requests received, by the first element of their path.",
 		}, labels),

@@ -67,12 +67,12 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	clk := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	f := &fixture{issuer: &issuer{clock: clk}, clock: clk, renewed: make(chan types.UID, 10)}
+	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	f := &fixture{issuer: &issuer{clock: clock}, clock: clock, renewed: make(chan types.UID, 10)}
 	client := fake.NewClientset()
 	client.PrependReactor("create", "serviceaccounts", f.issuer.react)
 	var err error
-	f.Manager, err = token.New(token.Deps{Client: client, Clock: clk})
+	f.Manager, err = token.New(token.Deps{Client: client, Clock: clock})
 	require.NoError(t, err)
 	t.Cleanup(f.Subscribe(func(uid types.UID) { f.renewed <- uid }))
 	ctx, cancel := context.WithCancel(t.Context())

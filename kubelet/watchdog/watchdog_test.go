@@ -41,10 +41,10 @@ func next(t *testing.T, conn *net.UnixConn) string {
 
 func TestOnlyHealthIsNotified(t *testing.T) {
 	conn := systemd(t, "30000000")
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	ready, checked := make(chan struct{}), make(chan struct{})
 	var sick atomic.Bool
-	w, err := watchdog.New(watchdog.Deps{Ready: ready, Clock: clk, Healthy: func(ctx context.Context) error {
+	w, err := watchdog.New(watchdog.Deps{Ready: ready, Clock: clock, Healthy: func(ctx context.Context) error {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
 		require.LessOrEqual(t, time.Until(deadline), 15*time.Second, "a later result is too late")
@@ -64,8 +64,8 @@ func TestOnlyHealthIsNotified(t *testing.T) {
 	<-checked
 	require.Equal(t, "WATCHDOG=1", next(t, conn))
 	round := func() {
-		require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
-		clk.Step(15 * time.Second)
+		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+		clock.Step(15 * time.Second)
 		<-checked
 	}
 	round()

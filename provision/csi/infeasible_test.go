@@ -50,9 +50,9 @@ func TestInvalidArgumentIsRetriedSlowly(t *testing.T) {
 	config := csi.Config{Name: driverName, Socket: socketPath(t)}
 	f.serve(t, config.Socket)
 	p := started(t, csi.Deps{Client: client}, config)
-	clk := clocktesting.NewFakeClock(time.Now())
+	clock := clocktesting.NewFakeClock(time.Now())
 	events := record.NewFakeRecorder(100)
-	ctrl, err := provision.New(client, driverName, p, provision.LeaderElection(false), provision.Clock(clk),
+	ctrl, err := provision.New(client, driverName, p, provision.LeaderElection(false), provision.Clock(clock),
 		provision.EventRecorder(events))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -73,7 +73,7 @@ func TestInvalidArgumentIsRetriedSlowly(t *testing.T) {
 	const step = 50 * time.Second
 	var passed time.Duration
 	for again := false; !again; passed += step {
-		clk.Step(step)
+		clock.Step(step)
 		another := fmt.Sprint("after-", passed)
 		createClaim(t, client, another)
 		for name := ""; name != "pvc-uid-"+another; {

@@ -18,8 +18,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestStagesAreCounted(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	recorder := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(time.Unix(100, 0))
+	recorder := timeline.New(clock, 0)
 	stages := metrics.New()
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(stages))
@@ -31,7 +31,7 @@ func TestStagesAreCounted(t *testing.T) {
 	require.Eventually(t, func() bool { return recorder.Subscriptions() == 1 }, time.Minute, time.Millisecond)
 
 	span := recorder.Begin(ref, "kubelet", timeline.StageSandbox, "")
-	clk.Step(3 * time.Second)
+	clock.Step(3 * time.Second)
 	span.AddWait(2 * time.Second)
 	span.End(errors.New("no address left"))
 	recorder.Begin(ref, "kubelet", timeline.StageImage, "main") // goes on: not counted

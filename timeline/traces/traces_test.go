@@ -34,8 +34,8 @@ const uid = "67b1a0c2-5d0e-4f7b-9d5c-0123456789ab"
 // record runs a Pod's start past the tracer.
 func record(t *testing.T, tracer *traces.Tracer) {
 	t.Helper()
-	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	recorder := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(time.Unix(100, 0))
+	recorder := timeline.New(clock, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- tracer.Start(ctx, recorder) }()
@@ -43,7 +43,7 @@ func record(t *testing.T, tracer *traces.Tracer) {
 	ref := timeline.Ref{Kind: "Pod", Namespace: "default", Name: "web", UID: uid}
 	recorder.Mark(ref, "api", timeline.StageAccepted, "", nil)
 	sandbox := recorder.Begin(ref, "kubelet", timeline.StageSandbox, "")
-	clk.Step(3 * time.Second)
+	clock.Step(3 * time.Second)
 	sandbox.End(errors.New("no address left"))
 	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "static", UID: "no-uuid"}, "kubelet", timeline.StageSeen, "", nil)
 	recorder.Mark(ref, "api", timeline.StageObserved, "", nil)

@@ -36,9 +36,9 @@ type Runtime struct {
 }
 
 // New returns a Runtime without sandboxes, containers and images.
-func New(clk clock.PassiveClock) *Runtime {
+func New(clock clock.PassiveClock) *Runtime {
 	return &Runtime{
-		clock: clk, sandboxes: map[string]*runtimeapi.PodSandboxStatus{},
+		clock: clock, sandboxes: map[string]*runtimeapi.PodSandboxStatus{},
 		containers: map[string]*runtimeapi.ContainerStatus{}, sandboxOf: map[string]string{},
 		images: map[string]*runtimeapi.Image{}, calls: map[string]int{}, failures: map[string][]error{},
 		gates: map[string]chan struct{}{}, streams: map[*stream]struct{}{}, exits: map[string]int32{},

@@ -57,9 +57,9 @@ type cacheEntry struct {
 	expires time.Time
 }
 
-func newProvider(config configv1.CredentialProvider, program string, env []string, clk clock.PassiveClock) *provider {
+func newProvider(config configv1.CredentialProvider, program string, env []string, clock clock.PassiveClock) *provider {
 	p := &provider{
-		config: config, program: program, env: slices.Clone(env), clock: clk, lock: make(chan struct{}, 1),
+		config: config, program: program, env: slices.Clone(env), clock: clock, lock: make(chan struct{}, 1),
 		cache: map[string]cacheEntry{},
 	}
 	for _, v := range config.Env {

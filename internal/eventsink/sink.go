@@ -43,7 +43,7 @@ type Deps struct {
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// Clock; nil is the system's.
-	Clock clock.WithTicker
+	Clock clock.Clock
 }
 
 // Config is how a Sink works. The zero value is valid.

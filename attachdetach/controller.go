@@ -10,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -21,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach/metrics"
 	"github.com/berth-dev/berth/attachdetach/reconciler"
 	"github.com/berth-dev/berth/attachdetach/statusupdater"
+	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
@@ -55,10 +54,15 @@ func (c *Controller) Ready() error {
 func (c *Controller) Start(ctx context.Context) error {
 	recorder := c.deps.Recorder
 	if recorder == nil {
-		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-		defer broadcaster.Shutdown()
-		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.deps.Client.CoreV1().Events("")})
-		recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
+		var stop func()
+		var err error
+		recorder, stop, err = eventsink.StartRecorder(ctx, eventsink.Deps{
+			Client: c.deps.Client.CoreV1(), Clock: c.deps.Clock, Logger: c.deps.Logger,
+		}, eventsink.Config{}, corev1.EventSource{Component: Name})
+		if err != nil {
+			return fmt.Errorf("start %s: %w", Name, err)
+		}
+		defer stop()
 	}
 	a, err := c.build(recorder)
 	if err != nil {
@@ -110,14 +114,17 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 	plugin, err := csi.New(csi.Deps{
 		Client: c.deps.Client, Attachments: storage.VolumeAttachments(), Drivers: storage.CSIDrivers(),
 		Logger: c.deps.Logger, Clock: c.deps.Clock,
-	}, c.config.AttachTimeout)
+	}, csi.Config{Timeout: c.config.AttachTimeout})
 	if err != nil {
 		return nil, err
 	}
 	plugins := append(operationexecutor.Plugins{}, c.deps.Plugins...)
 	plugins = append(plugins, plugin)
 	desired := cache.NewDesiredStateOfWorld(plugins)
-	actual := cache.NewActualStateOfWorld(plugins, c.deps.Clock, c.deps.Logger)
+	actual, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins, Clock: c.deps.Clock, Logger: c.deps.Logger})
+	if err != nil {
+		return nil, err
+	}
 	collector := metrics.New(actual, desired)
 	executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Recorder: recorder, Timeline: c.deps.Timeline, Logger: c.deps.Logger, Clock: c.deps.Clock,
@@ -130,15 +137,17 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 		return nil, err
 	}
 	foreign := &nodeSet{}
-	engine, err := reconciler.New(reconciler.Options{
-		Manages:    func(node types.NodeName) bool { return !foreign.has(node) },
+	engine, err := reconciler.New(reconciler.Deps{
+		Desired: desired, Actual: actual, Executor: executor,
+		Updater:  statusupdater.NewNodeStatusUpdater(c.deps.Client, core.Nodes().Lister(), actual),
+		Nodes:    core.Nodes().Lister(),
+		Manages:  func(node types.NodeName) bool { return !foreign.has(node) },
+		Recorder: recorder, Timeline: c.deps.Timeline, OnForcedDetach: collector.ForcedDetach,
+		Clock: c.deps.Clock, Logger: c.deps.Logger,
+	}, reconciler.Config{
 		LoopPeriod: c.config.SafetyPeriod, MaxWaitForUnmount: c.config.MaxWaitForUnmount,
 		SyncDuration: c.config.VerifyPeriod, DisableForceDetachOnTimeout: c.config.DisableForceDetachOnTimeout,
 		NodeGoneGrace: c.config.NodeGoneGrace, StatusWriters: c.config.StatusWriters,
-		Desired: desired, Actual: actual, Executor: executor,
-		Updater: statusupdater.NewNodeStatusUpdater(c.deps.Client, core.Nodes().Lister(), actual),
-		Nodes:   core.Nodes().Lister(), Recorder: recorder, Timeline: c.deps.Timeline,
-		OnForcedDetach: collector.ForcedDetach, Clock: c.deps.Clock, Logger: c.deps.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -1,9 +1,9 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -125,21 +125,34 @@ var (
 	_ Notifier           = (*Actual)(nil)
 )
 
-// NewActualStateOfWorld makes an empty one. A nil clock is the real one, a nil logger is silent.
-func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.PassiveClock, logger *slog.Logger) *Actual {
-	if clk == nil {
-		clk = clock.RealClock{}
+// Deps are the dependencies of the actual state of the world. Only Plugins is required.
+type Deps struct {
+	// Plugins derive the names of volumes from their specs.
+	Plugins operationexecutor.PluginFinder
+	// Clock defaults to the real clock.
+	Clock clock.PassiveClock
+	// Logger defaults to one that discards.
+	Logger *slog.Logger
+}
+
+// NewActualStateOfWorld returns an actual state of the world that has no attachments.
+func NewActualStateOfWorld(deps Deps) (*Actual, error) {
+	if deps.Plugins == nil {
+		return nil, errors.New("attachdetach/cache: Deps.Plugins is required")
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Actual{
-		plugins: plugins, clock: clk, logger: logger,
+		plugins: deps.Plugins, clock: deps.Clock, logger: deps.Logger,
 		volumes:     make(map[corev1.UniqueVolumeName]map[types.NodeName]*attachment),
 		nodes:       make(map[types.NodeName]*nodeEntry),
 		statusDirty: make(map[types.NodeName]struct{}),
 		total:       make(Count),
-	}
+	}, nil
 }
 
 // Subscribe implements Notifier.
@@ -152,22 +165,6 @@ func (a *Actual) notifyChanged(pair VolumeNode, at *attachment) {
 		at.generation = a.generation
 	}
 	a.subscribers.notify(pair)
-}
-
-// markStatusDirty notes that the node's status must be written. The caller holds mu.
-func (a *Actual) markStatusDirty(node types.NodeName) {
-	if _, ok := a.statusDirty[node]; !ok {
-		a.statusDirty[node] = struct{}{}
-		a.subscribers.notify(VolumeNode{Node: node})
-	}
-}
-
-// setReported puts the attachment on the node's list, or takes it off. The caller holds mu.
-func (a *Actual) setReported(at *attachment, node types.NodeName, reported bool) {
-	if at.reported != reported {
-		at.reported = reported
-		a.markStatusDirty(node)
-	}
 }
 
 // AddVolumeNode implements ActualStateOfWorld.
@@ -294,9 +291,55 @@ func (a *Actual) prune(node types.NodeName) {
 	}
 }
 
-// Counts is how many attachments there are, by plugin. It costs as much as there are plugins.
-func (a *Actual) Counts() Count {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return maps.Clone(a.total)
+// SetVolumesMountedByNode implements ActualStateOfWorld. It costs as much as is mounted and attached on the node.
+func (a *Actual) SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node types.NodeName) {
+	inUse := make(map[corev1.UniqueVolumeName]struct{}, len(names))
+	for _, name := range names {
+		inUse[name] = struct{}{}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	entry := a.nodes[node]
+	if entry == nil {
+		return
+	}
+	for name, at := range entry.volumes {
+		if _, mounted := inUse[name]; at.mounted != mounted {
+			at.mounted = mounted
+			a.subscribers.notify(VolumeNode{name, node})
+		}
+	}
+}
+
+// SetVolumeMountedByNode takes over whether the node says that it has one volume mounted. An unknown one does no harm.
+func (a *Actual) SetVolumeMountedByNode(name corev1.UniqueVolumeName, node types.NodeName, mounted bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at := a.volumes[name][node]; at != nil && at.mounted != mounted {
+		at.mounted = mounted
+		a.subscribers.notify(VolumeNode{name, node})
+	}
+}
+
+// ResetDetachRequestTime implements ActualStateOfWorld.
+func (a *Actual) ResetDetachRequestTime(name corev1.UniqueVolumeName, node types.NodeName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at := a.volumes[name][node]; at != nil {
+		at.detachRequested = time.Time{}
+	}
+}
+
+// SetDetachRequestTime implements ActualStateOfWorld.
+func (a *Actual) SetDetachRequestTime(name corev1.UniqueVolumeName, node types.NodeName) (time.Duration, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.volumes[name][node]
+	if at == nil {
+		return 0, fmt.Errorf("stamp detach request: volume %q is no longer attached to the node %q", name, node)
+	}
+	if at.detachRequested.IsZero() {
+		at.detachRequested = a.clock.Now()
+	}
+	return a.clock.Since(at.detachRequested), nil
 }

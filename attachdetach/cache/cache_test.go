@@ -108,9 +108,10 @@ func TestDesired(t *testing.T) {
 
 // B-8, B-9.
 func TestActual(t *testing.T) {
-	clk := testclock.NewFakeClock(time.Now())
-	a := cache.NewActualStateOfWorld(plugins, clk, nil)
-	_, err := a.AddVolumeNode("", nil, "a", "", true)
+	clock := testclock.NewFakeClock(time.Now())
+	a, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins, Clock: clock})
+	require.NoError(t, err)
+	_, err = a.AddVolumeNode("", nil, "a", "", true)
 	require.ErrorContains(t, err, "neither a name nor a spec")
 	_, err = a.AddVolumeNode("", &volume.Spec{Volume: &corev1.Volume{}}, "a", "", true)
 	require.ErrorIs(t, err, operationexecutor.ErrNotAttachable)
@@ -136,7 +137,7 @@ func TestActual(t *testing.T) {
 	a.SetVolumesMountedByNode([]corev1.UniqueVolumeName{"unknown"}, "a")
 	_, err = a.SetDetachRequestTime(v, "a")
 	require.NoError(t, err)
-	clk.Step(time.Second)
+	clock.Step(time.Second)
 	elapsed, err := a.SetDetachRequestTime(v, "a")
 	require.NoError(t, err)
 	require.Equal(t, time.Second, elapsed)
@@ -167,7 +168,8 @@ func TestActual(t *testing.T) {
 
 // B-13, B-12: a verdict on what has changed since is not applied.
 func TestVerdicts(t *testing.T) {
-	a := cache.NewActualStateOfWorld(plugins, nil, nil)
+	a, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins})
+	require.NoError(t, err)
 	require.NoError(t, a.MarkVolumeAsAttached(v, spec("v"), "a", ""))
 	old, _ := a.GetAttachedVolume(v, "a")
 	require.NoError(t, a.MarkVolumeAsAttached(v, spec("v"), "a", ""))
@@ -183,7 +185,8 @@ func TestVerdicts(t *testing.T) {
 
 // B-18: what the status says is compared with what it should say.
 func TestCheckReport(t *testing.T) {
-	a := cache.NewActualStateOfWorld(plugins, nil, nil)
+	a, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins})
+	require.NoError(t, err)
 	require.NoError(t, a.MarkVolumeAsAttached(v, spec("v"), "a", "/dev/v"))
 	a.GetVolumesToReportAttached()
 	a.ReconcileReported("a", []corev1.AttachedVolume{{Name: v, DevicePath: "/dev/v"}})

@@ -61,7 +61,8 @@ type PodToAdd struct {
 	NodeName   types.NodeName
 }
 
-// NewDesiredStateOfWorld makes an empty one. The plugins give volumes their names.
+// NewDesiredStateOfWorld returns a desired state of the world that has no nodes. The plugins derive the names of volumes
+// from their specs.
 func NewDesiredStateOfWorld(plugins operationexecutor.PluginFinder) *Desired {
 	return &Desired{
 		plugins: plugins,

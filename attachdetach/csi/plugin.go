@@ -19,11 +19,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// DefaultTimeout is how long an attach or a detach may take before it counts as failed.
+// DefaultTimeout is the default of Config.Timeout.
 const DefaultTimeout = 2 * time.Minute
 
 // Deps is what the plugin needs. The informers are run by their owner; Logger and Clock may be nil.
@@ -33,6 +34,12 @@ type Deps struct {
 	Drivers     storageinformers.CSIDriverInformer
 	Logger      *slog.Logger
 	Clock       clock.Clock
+}
+
+// Config is the configuration of the plugin.
+type Config struct {
+	// Timeout is how long an attach or a detach may take before it counts as failed. Default DefaultTimeout.
+	Timeout time.Duration
 }
 
 // Plugin is the operationexecutor.AttachablePlugin of CSI volumes. It is safe for concurrent use.
@@ -45,26 +52,38 @@ type Plugin struct {
 	timeout     time.Duration
 
 	mu sync.Mutex // guards the two below
-	// waiters are the channels to notify of changes of a VolumeAttachment, by its name.
-	waiters map[string]map[chan struct{}]struct{}
-	// deleted is the VolumeAttachments that were deleted but that the cache may still show as they were before.
+	// waiters are the signals to set at each change of a VolumeAttachment, by its name.
+	waiters map[string]map[wakeup.Signal]struct{}
+	// deleted has the VolumeAttachments that were deleted and that the cache may still show as they were before.
 	deleted map[types.UID]struct{}
 }
 
 var _ operationexecutor.AttachablePlugin = (*Plugin)(nil)
 
-// New returns the plugin and registers with the informer of VolumeAttachments. A zero timeout is DefaultTimeout.
-func New(deps Deps, timeout time.Duration) (*Plugin, error) {
-	if deps.Client == nil || deps.Attachments == nil || deps.Drivers == nil {
-		return nil, errors.New("attachdetach/csi: Deps.Client, Attachments and Drivers are required")
+func (d Deps) validate() error {
+	switch {
+	case d.Client == nil:
+		return errors.New("attachdetach/csi: Deps.Client is required")
+	case d.Attachments == nil:
+		return errors.New("attachdetach/csi: Deps.Attachments is required")
+	case d.Drivers == nil:
+		return errors.New("attachdetach/csi: Deps.Drivers is required")
 	}
-	if timeout <= 0 {
-		timeout = DefaultTimeout
+	return nil
+}
+
+// New returns the plugin and registers with the informer of VolumeAttachments.
+func New(deps Deps, config Config) (*Plugin, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	if config.Timeout <= 0 {
+		config.Timeout = DefaultTimeout
 	}
 	p := &Plugin{
 		client: deps.Client, attachments: deps.Attachments.Lister(), drivers: deps.Drivers.Lister(),
-		logger: deps.Logger, clock: deps.Clock, timeout: timeout,
-		waiters: make(map[string]map[chan struct{}]struct{}), deleted: make(map[types.UID]struct{}),
+		logger: deps.Logger, clock: deps.Clock, timeout: config.Timeout,
+		waiters: make(map[string]map[wakeup.Signal]struct{}), deleted: make(map[types.UID]struct{}),
 	}
 	if p.logger == nil {
 		p.logger = slog.New(slog.DiscardHandler)
@@ -78,7 +97,7 @@ func New(deps Deps, timeout time.Duration) (*Plugin, error) {
 		DeleteFunc: func(obj any) { p.onAttachment(obj, true) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make csi attach plugin: watch volume attachments: %w", err)
+		return nil, fmt.Errorf("create csi attach plugin: watch volume attachments: %w", err)
 	}
 	return p, nil
 }
@@ -98,20 +117,17 @@ func (p *Plugin) onAttachment(obj any, gone bool) {
 		delete(p.deleted, va.UID)
 	}
 	for signal := range p.waiters[va.Name] {
-		select {
-		case signal <- struct{}{}:
-		default:
-		}
+		signal.Notify()
 	}
 }
 
-// subscribe returns a channel that gets a value after every change of the VolumeAttachment, until stop is called.
-func (p *Plugin) subscribe(name string) (signal chan struct{}, stop func()) {
-	signal = make(chan struct{}, 1)
+// subscribe returns a signal that is set after every change of the VolumeAttachment, until stop is called.
+func (p *Plugin) subscribe(name string) (signal wakeup.Signal, stop func()) {
+	signal = wakeup.NewSignal()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiters[name] == nil {
-		p.waiters[name] = make(map[chan struct{}]struct{})
+		p.waiters[name] = make(map[wakeup.Signal]struct{})
 	}
 	p.waiters[name][signal] = struct{}{}
 	return signal, func() {
@@ -128,7 +144,7 @@ func (p *Plugin) subscribe(name string) (signal chan struct{}, stop func()) {
 func (p *Plugin) Name() string { return PluginName }
 
 // CanAttach implements operationexecutor.AttachablePlugin: a PersistentVolume of a CSI driver whose CSIDriver object,
-// if there is one, does not say that it needs no attachment.
+// if it exists, does not exempt it from attachment.
 func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	if spec.PV == nil || spec.PV.Spec.CSI == nil {
 		return false, nil
@@ -175,7 +191,7 @@ func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("make volume attachment %q: %w", name, err)
+		return "", fmt.Errorf("create volume attachment %q: %w", name, err)
 	}
 	known := false
 	return "", p.waitFor(ctx, signal, fmt.Sprintf("volume attachment %q of driver %q to be attached", name, source.Driver),
@@ -234,7 +250,7 @@ func (p *Plugin) Detach(ctx context.Context, volumeName string, node types.NodeN
 		if absent {
 			return nil
 		}
-		// It was made just now, and the cache does not have it yet: its absence there says nothing.
+		// It is new, and the cache does not have it yet: its absence there proves nothing.
 		if before, err = p.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{}); err != nil {
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -244,14 +260,14 @@ func (p *Plugin) Detach(ctx context.Context, volumeName string, node types.NodeN
 		return p.waitDeleted(ctx, signal, before, before.Status.DetachError, false)
 	}
 	if before.DeletionTimestamp != nil {
-		old = before.Status.DetachError // of an earlier try; a new one differs
+		old = before.Status.DetachError // of an earlier attempt; a new error differs
 	}
 	return p.waitDeleted(ctx, signal, before, old, true)
 }
 
-// waitDeleted returns when the cache has lost the VolumeAttachment, or a detach error other than old appears. cached says
-// that the cache had it, so that its absence there is an answer from the beginning.
-func (p *Plugin) waitDeleted(ctx context.Context, signal chan struct{}, before *storagev1.VolumeAttachment,
+// waitDeleted returns when the VolumeAttachment has disappeared from the cache, or a detach error other than old appears.
+// cached reports that the cache had it, so that its absence from the first read on proves the deletion.
+func (p *Plugin) waitDeleted(ctx context.Context, signal wakeup.Signal, before *storagev1.VolumeAttachment,
 	old *storagev1.VolumeError, cached bool,
 ) error {
 	p.mu.Lock()
@@ -277,12 +293,12 @@ func (p *Plugin) waitDeleted(ctx context.Context, signal chan struct{}, before *
 		if now != nil && (old == nil || !now.Time.Equal(&old.Time) || now.Message != old.Message) {
 			return false, errors.New(now.Message)
 		}
-		return va.UID != before.UID, nil // the one that was deleted is gone if another one is there
+		return va.UID != before.UID, nil // an object of that name with another UID replaced it
 	}
 	return p.waitFor(ctx, signal, fmt.Sprintf("volume attachment %q to be detached by its driver", before.Name), gone)
 }
 
-// forgetDeleted forgets that the VolumeAttachment was deleted, once the cache has lost it.
+// forgetDeleted forgets that the VolumeAttachment was deleted, once it has disappeared from the cache.
 func (p *Plugin) forgetDeleted(uid types.UID, name string) {
 	if va, err := p.attachments.Get(name); apierrors.IsNotFound(err) || err == nil && va.UID != uid {
 		p.mu.Lock()
@@ -292,7 +308,7 @@ func (p *Plugin) forgetDeleted(uid types.UID, name string) {
 }
 
 // waitFor calls check now and after each signal until it returns true or an error, the timeout expires, or ctx ends.
-func (p *Plugin) waitFor(ctx context.Context, signal <-chan struct{}, what string, check func() (bool, error)) error {
+func (p *Plugin) waitFor(ctx context.Context, signal wakeup.Signal, what string, check func() (bool, error)) error {
 	timer := p.clock.NewTimer(p.timeout)
 	defer timer.Stop()
 	for {
@@ -301,7 +317,7 @@ func (p *Plugin) waitFor(ctx context.Context, signal <-chan struct{}, what strin
 			return err
 		}
 		select {
-		case <-signal:
+		case <-signal.C():
 		case <-timer.C():
 			return fmt.Errorf("wait for %s: timed out after %v; check whether the driver's attacher runs", what, p.timeout)
 		case <-ctx.Done():

@@ -69,7 +69,7 @@ func newFixture(t *testing.T) *fixture {
 	w.plugin, err = csi.New(csi.Deps{
 		Client: w.client, Attachments: factory.Storage().V1().VolumeAttachments(),
 		Drivers: factory.Storage().V1().CSIDrivers(), Clock: w.clock,
-	}, 0)
+	}, csi.Config{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
@@ -289,6 +289,6 @@ func TestDriverWithoutAttachments(t *testing.T) {
 	require.False(t, can)
 	_, err = w.plugin.VolumeName(&volume.Spec{Name: "v", Volume: &corev1.Volume{}})
 	require.Error(t, err)
-	_, err = csi.New(csi.Deps{}, 0)
-	require.Error(t, err)
+	_, err = csi.New(csi.Deps{}, csi.Config{})
+	require.EqualError(t, err, "attachdetach/csi: Deps.Client is required")
 }

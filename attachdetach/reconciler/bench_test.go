@@ -51,16 +51,17 @@ func BenchmarkReaction(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d/volumes=%d", size.nodes, size.volumes), func(b *testing.B) {
 			plugin := &instantPlugin{fakeStorage: newFakeStorage(), attached: make(chan string, 1), detached: make(chan string, 1)}
 			plugins := operationexecutor.Plugins{plugin}
-			desired, actual := cache.NewDesiredStateOfWorld(plugins), cache.NewActualStateOfWorld(plugins, nil, nil)
+			desired := cache.NewDesiredStateOfWorld(plugins)
+			actual, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins})
+			require.NoError(b, err)
 			executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 				Plugins: plugins,
 				Nodes:   func(context.Context, types.NodeName) (*corev1.Node, error) { return &corev1.Node{}, nil },
 			}, operationexecutor.Config{})
 			require.NoError(b, err)
-			engine, err := reconciler.New(reconciler.Options{
-				LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: desired, Actual: actual, Executor: executor,
-				Updater: noopUpdater{actual},
-			})
+			engine, err := reconciler.New(reconciler.Deps{
+				Desired: desired, Actual: actual, Executor: executor, Updater: noopUpdater{actual},
+			}, reconciler.Config{LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait})
 			require.NoError(b, err)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"}}
 			for n := range size.nodes {

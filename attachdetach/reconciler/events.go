@@ -62,10 +62,10 @@ func isOutOfService(node *corev1.Node) bool {
 // event for each Pod, once the other node has had releaseGrace to release the volume.
 func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
-	if e.options.Timeline != nil {
+	if e.deps.Timeline != nil {
 		err := timeline.WithReason(errors.New(e.describeHolders(want.VolumeName, others)), "VolumeHeld", "")
 		for _, pod := range want.ScheduledPods {
-			span := e.options.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
+			span := e.deps.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
 			if len(others) > 0 {
 				span.SetCause(timeline.Ref{Kind: "Node", Name: string(others[0])})
 			}
@@ -78,14 +78,14 @@ func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAtt
 		e.wakeups.Set(pair, until)
 		return
 	}
-	users := e.options.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
+	users := e.deps.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
 	for _, pod := range want.PodsToNotify {
-		if e.options.Recorder != nil {
-			e.options.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
+		if e.deps.Recorder != nil {
+			e.deps.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
 				multiAttachText(name, pod.Namespace, users))
 		}
 	}
-	e.options.Desired.MarkPodsNotified(want.VolumeName, want.NodeName, want.PodsToNotify)
+	e.deps.Desired.MarkPodsNotified(want.VolumeName, want.NodeName, want.PodsToNotify)
 	e.logger.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
 }
 
@@ -94,11 +94,11 @@ func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAtt
 func (e *Engine) releaseDeadline(name corev1.UniqueVolumeName, nodes []types.NodeName) time.Time {
 	var until time.Time
 	for _, node := range nodes {
-		at, ok := e.options.Actual.GetAttachedVolume(name, node)
+		at, ok := e.deps.Actual.GetAttachedVolume(name, node)
 		if !ok {
 			continue
 		}
-		if e.options.Desired.VolumeExists(name, node) || at.DetachRequestedTime.IsZero() {
+		if e.deps.Desired.VolumeExists(name, node) || at.DetachRequestedTime.IsZero() {
 			return time.Time{}
 		}
 		if end := at.DetachRequestedTime.Add(releaseGrace); end.After(until) {
@@ -134,7 +134,7 @@ func multiAttachText(volumeName, namespace string, users []*corev1.Pod) string {
 func (e *Engine) describeHolders(name corev1.UniqueVolumeName, nodes []types.NodeName) string {
 	parts := make([]string, 0, len(nodes))
 	for _, node := range nodes {
-		at, ok := e.options.Actual.GetAttachedVolume(name, node)
+		at, ok := e.deps.Actual.GetAttachedVolume(name, node)
 		if !ok {
 			continue
 		}
@@ -143,7 +143,7 @@ func (e *Engine) describeHolders(name corev1.UniqueVolumeName, nodes []types.Nod
 			state = "may be"
 		}
 		text := fmt.Sprintf("volume %s attached to node %q since %s, ", state, node, at.Since.UTC().Format("15:04:05"))
-		parts = append(parts, text+e.describeRelease(at, e.options.Desired.VolumeExists(name, node)))
+		parts = append(parts, text+e.describeRelease(at, e.deps.Desired.VolumeExists(name, node)))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -158,7 +158,7 @@ func (e *Engine) describeRelease(at cache.AttachedVolume, wanted bool) string {
 			"good, taint it with " + corev1.TaintNodeOutOfService
 	case wanted:
 		return "and pods on that node use it: it is released when they end"
-	case at.MountedByNode && e.options.DisableForceDetachOnTimeout:
+	case at.MountedByNode && e.config.DisableForceDetachOnTimeout:
 		return "and mounted there: it is released when the node has unmounted it; if the node is lost for good, " +
 			"taint it with " + corev1.TaintNodeOutOfService
 	case at.MountedByNode:
@@ -175,7 +175,7 @@ func (e *Engine) describeRelease(at cache.AttachedVolume, wanted bool) string {
 
 // recordForcedDetach counts and reports a detach that did not wait until it was safe.
 func (e *Engine) recordForcedDetach(pair cache.VolumeNode, attached cache.AttachedVolume, reason string) {
-	e.options.OnForcedDetach(reason)
+	e.deps.OnForcedDetach(reason)
 	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+
 		"to be down", e.nodeFacts(pair.Node).unmountTimeout(e.limits))
 	if reason == reasonOutOfService {
@@ -188,16 +188,16 @@ func (e *Engine) recordForcedDetach(pair cache.VolumeNode, attached cache.Attach
 	text := fmt.Sprintf("Detaching volume %q from node %q without waiting for it to be unmounted: %s. "+
 		"If it still runs, data may be lost", name, pair.Node, assumed)
 	e.logger.Warn("forced detach", "volume", pair.Volume, "node", pair.Node, "reason", reason)
-	if e.options.Recorder == nil {
+	if e.deps.Recorder == nil {
 		return
 	}
 	node := &corev1.ObjectReference{Kind: "Node", Name: string(pair.Node), UID: types.UID(pair.Node)}
-	e.options.Recorder.Event(node, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	e.deps.Recorder.Event(node, corev1.EventTypeWarning, ReasonForcedDetach, text)
 	var waiting []types.NodeName
 	for other := range e.waiting[pair.Volume] {
 		waiting = append(waiting, other)
 	}
-	for _, pod := range e.options.Desired.GetVolumePodsOnNodes(waiting, pair.Volume) {
-		e.options.Recorder.Event(pod, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	for _, pod := range e.deps.Desired.GetVolumePodsOnNodes(waiting, pair.Volume) {
+		e.deps.Recorder.Event(pod, corev1.EventTypeWarning, ReasonForcedDetach, text)
 	}
 }

@@ -232,7 +232,7 @@ type fixture struct {
 	pods     int
 }
 
-func newFixture(t testing.TB, change ...func(*reconciler.Options)) *fixture {
+func newFixture(t testing.TB, change ...func(*reconciler.Deps, *reconciler.Config)) *fixture {
 	w := &fixture{
 		t: t, clock: testclock.NewFakeClock(time.Now()), storage: newFakeStorage(), events: record.NewFakeRecorder(100000),
 		nodes:  toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{}),
@@ -240,25 +240,26 @@ func newFixture(t testing.TB, change ...func(*reconciler.Options)) *fixture {
 	}
 	plugins := operationexecutor.Plugins{w.storage}
 	w.desired = cache.NewDesiredStateOfWorld(plugins)
-	w.actual = cache.NewActualStateOfWorld(plugins, w.clock, nil)
+	var err error
+	w.actual, err = cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins, Clock: w.clock})
+	require.NoError(t, err)
 	w.statuses = &fakeStatuses{
 		actual: w.actual, lists: make(map[types.NodeName][]corev1.AttachedVolume), gone: make(map[types.NodeName]bool),
 		inUse: make(map[types.NodeName][]corev1.UniqueVolumeName), writes: make(map[types.NodeName]int),
 	}
-	var err error
 	w.executor, err = operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Nodes: w.statuses.get, Recorder: w.events, Clock: w.clock,
 	}, operationexecutor.Config{})
 	require.NoError(w.t, err)
-	options := reconciler.Options{
-		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: w.desired, Actual: w.actual, Executor: w.executor,
-		Updater: w.statuses, Recorder: w.events, Clock: w.clock, OnForcedDetach: func(reason string) { w.forced <- reason },
-		Nodes: corelisters.NewNodeLister(w.nodes),
+	deps := reconciler.Deps{
+		Desired: w.desired, Actual: w.actual, Executor: w.executor, Updater: w.statuses, Recorder: w.events, Clock: w.clock,
+		OnForcedDetach: func(reason string) { w.forced <- reason }, Nodes: corelisters.NewNodeLister(w.nodes),
 	}
+	config := reconciler.Config{LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait}
 	for _, f := range change {
-		f(&options)
+		f(&deps, &config)
 	}
-	w.engine, err = reconciler.New(options)
+	w.engine, err = reconciler.New(deps, config)
 	require.NoError(t, err)
 	return w
 }

@@ -19,7 +19,7 @@ import (
 // the first pass comes at once, further ones a period apart; they find what no event reported, and where there
 // is nothing to do they make no call.
 func TestPassesFindWhatNoEventReported(t *testing.T) {
-	w := newFixture(t, func(o *reconciler.Options) { o.LoopPeriod = time.Minute })
+	w := newFixture(t, func(_ *reconciler.Deps, c *reconciler.Config) { c.LoopPeriod = time.Minute })
 	w.start()
 	w.node("a")
 	pod := w.attachAndMount("d", "a")
@@ -114,7 +114,7 @@ func TestPairThatVanishesDuringTheWrite(t *testing.T) {
 // with less than a second between verifications there are none.
 func TestVerificationCanBeTurnedOff(t *testing.T) {
 	for _, period := range []time.Duration{0, time.Second - 1} {
-		w := newFixture(t, func(o *reconciler.Options) { o.SyncDuration = period })
+		w := newFixture(t, func(_ *reconciler.Deps, c *reconciler.Config) { c.SyncDuration = period })
 		w.start()
 		w.node("a")
 		w.attachAndMount("d", "a")
@@ -151,7 +151,7 @@ func TestHolderIsReported(t *testing.T) {
 		record, _ := recorder.Record(uid)
 		return slices.ContainsFunc(record.Stages, func(s timeline.Stage) bool { return strings.Contains(s.Error, text) })
 	}
-	w := newFixture(t, func(o *reconciler.Options) { o.Timeline = recorder })
+	w := newFixture(t, func(d *reconciler.Deps, _ *reconciler.Config) { d.Timeline = recorder })
 	w.start()
 	w.node("a")
 	w.node("b")

@@ -124,18 +124,19 @@ func (c *randomFixture) outcome() (done bool, err error) {
 func (c *randomFixture) startController() {
 	plugins := operationexecutor.Plugins{c.storage}
 	c.desired = cache.NewDesiredStateOfWorld(plugins)
-	c.actual = cache.NewActualStateOfWorld(plugins, c.clock, nil)
-	c.statuses.withLock(func() { c.statuses.actual = c.actual })
 	var err error
+	c.actual, err = cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins, Clock: c.clock})
+	require.NoError(c.t, err)
+	c.statuses.withLock(func() { c.statuses.actual = c.actual })
 	c.executor, err = operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Nodes: c.statuses.get, Clock: c.clock,
 	}, operationexecutor.Config{})
 	require.NoError(c.t, err)
-	c.engine, err = reconciler.New(reconciler.Options{
-		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: c.desired, Actual: c.actual, Executor: c.executor,
-		Updater: c.statuses, Clock: c.clock, Nodes: corelisters.NewNodeLister(c.fixture.nodes),
+	c.engine, err = reconciler.New(reconciler.Deps{
+		Desired: c.desired, Actual: c.actual, Executor: c.executor, Updater: c.statuses, Clock: c.clock,
+		Nodes:          corelisters.NewNodeLister(c.fixture.nodes),
 		OnForcedDetach: func(string) { c.t.Error("no detach may be forced: all nodes are healthy") },
-	})
+	}, reconciler.Config{LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait})
 	require.NoError(c.t, err)
 	for _, node := range c.nodes {
 		c.desired.AddNode(node)

@@ -15,16 +15,16 @@ import (
 func (e *Engine) reconcileAll() {
 	pairs := make(map[cache.VolumeNode]struct{})
 	used := make(map[types.NodeName]struct{})
-	for _, attached := range e.options.Actual.GetAttachedVolumes() {
+	for _, attached := range e.deps.Actual.GetAttachedVolumes() {
 		used[attached.NodeName] = struct{}{}
 		inSync := attached.Confirmed && attached.DetachRequestedTime.IsZero() &&
-			e.options.Desired.VolumeExists(attached.VolumeName, attached.NodeName)
+			e.deps.Desired.VolumeExists(attached.VolumeName, attached.NodeName)
 		if !inSync {
 			pairs[cache.VolumeNode{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
 		}
 	}
-	for _, pair := range e.options.Desired.GetVolumeNodesToAttach() {
-		if e.options.Actual.GetAttachState(pair.Volume, pair.Node) != cache.AttachStateAttached {
+	for _, pair := range e.deps.Desired.GetVolumeNodesToAttach() {
+		if e.deps.Actual.GetAttachState(pair.Volume, pair.Node) != cache.AttachStateAttached {
 			pairs[pair] = struct{}{}
 		}
 	}
@@ -34,7 +34,7 @@ func (e *Engine) reconcileAll() {
 		}
 	}
 	reports := make(map[types.NodeName]struct{})
-	for _, node := range e.options.Actual.GetNodesToUpdateStatusFor() {
+	for _, node := range e.deps.Actual.GetNodesToUpdateStatusFor() {
 		reports[node] = struct{}{}
 	}
 	e.reconcilePairs(pairs, reports)
@@ -49,7 +49,7 @@ func (e *Engine) reconcileDirty(ctx context.Context) {
 			return
 		}
 		for node := range dirty.nodes {
-			for _, attached := range e.options.Actual.GetAttachedVolumesForNode(node) {
+			for _, attached := range e.deps.Actual.GetAttachedVolumesForNode(node) {
 				if e.backoffs != nil { // the node's previous state may have caused the failures
 					e.backoffs.ForgetFailures(attached.VolumeName, operationexecutor.OperationNode(attached.VolumeSpec, node))
 				}
@@ -93,11 +93,11 @@ func (e *Engine) reconcilePairs(pairs map[cache.VolumeNode]struct{}, reports map
 	var wanted []cache.VolumeToAttach
 	for pair := range pairs {
 		e.clearWait(pair)
-		if want, ok := e.options.Desired.GetVolumeToAttach(pair.Volume, pair.Node); ok {
+		if want, ok := e.deps.Desired.GetVolumeToAttach(pair.Volume, pair.Node); ok {
 			wanted = append(wanted, want)
 			continue
 		}
-		if attached, ok := e.options.Actual.GetAttachedVolume(pair.Volume, pair.Node); ok {
+		if attached, ok := e.deps.Actual.GetAttachedVolume(pair.Volume, pair.Node); ok {
 			e.reconcileDetach(pair, attached)
 		}
 	}
@@ -136,11 +136,11 @@ func (e *Engine) waitForVolume(pair cache.VolumeNode) {
 
 // blocked reports whether the operation cannot start now; then it schedules the pair for when it can.
 func (e *Engine) blocked(pair cache.VolumeNode, operationNode types.NodeName, operation string) bool {
-	if e.options.Executor.IsOperationPending(pair.Volume, operationNode) {
+	if e.deps.Executor.IsOperationPending(pair.Volume, operationNode) {
 		e.waitForVolume(pair)
 		return true
 	}
-	if e.options.Executor.IsOperationSafeToRetry(pair.Volume, operationNode, operation) {
+	if e.deps.Executor.IsOperationSafeToRetry(pair.Volume, operationNode, operation) {
 		return false
 	}
 	if e.backoffs != nil {
@@ -150,7 +150,7 @@ func (e *Engine) blocked(pair cache.VolumeNode, operationNode types.NodeName, op
 }
 
 func (e *Engine) manages(node types.NodeName) bool {
-	return e.options.Manages == nil || e.options.Manages(node)
+	return e.deps.Manages == nil || e.deps.Manages(node)
 }
 
 // reconcileDetach detaches a pair that is attached but not desired, or schedules the next attempt.
@@ -163,11 +163,11 @@ func (e *Engine) reconcileDetach(pair cache.VolumeNode, attached cache.AttachedV
 		return
 	}
 	// An operation may have ended since the pair was read, so it is read again now that none is pending.
-	attached, ok := e.options.Actual.GetAttachedVolume(pair.Volume, pair.Node)
+	attached, ok := e.deps.Actual.GetAttachedVolume(pair.Volume, pair.Node)
 	if !ok {
 		return
 	}
-	elapsed, err := e.options.Actual.SetDetachRequestTime(pair.Volume, pair.Node)
+	elapsed, err := e.deps.Actual.SetDetachRequestTime(pair.Volume, pair.Node)
 	if err != nil {
 		return // it was detached meanwhile
 	}
@@ -186,7 +186,7 @@ func (e *Engine) reconcileDetach(pair cache.VolumeNode, attached cache.AttachedV
 		return
 	}
 	// An error means that the volume is not on the list, which is what is needed; the list is written in any case.
-	reported := e.options.Actual.RemoveVolumeFromReportAsAttached(pair.Volume, pair.Node) == nil
+	reported := e.deps.Actual.RemoveVolumeFromReportAsAttached(pair.Volume, pair.Node) == nil
 	e.detaching[pair] = pendingDetach{decision: decided, wasReported: reported}
 	e.statuses.write(e.operationCtx, pair.Node, pair)
 }
@@ -214,7 +214,7 @@ func (e *Engine) onStatusWritten(result writeResult) {
 // cancelDetach undoes what reconcileDetach did to the pair.
 func (e *Engine) cancelDetach(pair cache.VolumeNode) {
 	if e.detaching[pair].wasReported {
-		e.options.Actual.AddVolumeToReportAsAttached(pair.Volume, pair.Node)
+		e.deps.Actual.AddVolumeToReportAsAttached(pair.Volume, pair.Node)
 	}
 	delete(e.detaching, pair)
 }
@@ -225,17 +225,17 @@ func (e *Engine) startDetach(pair cache.VolumeNode) {
 	if !ok {
 		return
 	}
-	attached, ok := e.options.Actual.GetAttachedVolume(pair.Volume, pair.Node)
+	attached, ok := e.deps.Actual.GetAttachedVolume(pair.Volume, pair.Node)
 	if !ok {
 		delete(e.detaching, pair)
 		return
 	}
-	if e.options.Desired.VolumeExists(pair.Volume, pair.Node) {
+	if e.deps.Desired.VolumeExists(pair.Volume, pair.Node) {
 		e.cancelDetach(pair)
 		e.inbox.addPair(pair)
 		return
 	}
-	err := e.options.Executor.DetachVolume(e.operationCtx, attached.AttachedVolume, plan.verify, e.options.Actual)
+	err := e.deps.Executor.DetachVolume(e.operationCtx, attached.AttachedVolume, plan.verify, e.deps.Actual)
 	if err == nil {
 		delete(e.detaching, pair)
 		if plan.reason != "" {
@@ -254,14 +254,14 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 	}
 	shareable := operationexecutor.IsMultiAttachAllowed(want.VolumeSpec)
 	operationNode := operationexecutor.OperationNode(want.VolumeSpec, pair.Node)
-	if e.options.Executor.IsOperationPending(pair.Volume, operationNode) {
+	if e.deps.Executor.IsOperationPending(pair.Volume, operationNode) {
 		e.waitForVolume(pair)
 		return
 	}
-	facts := attachFacts{state: e.options.Actual.GetAttachState(pair.Volume, pair.Node), shareable: shareable}
+	facts := attachFacts{state: e.deps.Actual.GetAttachState(pair.Volume, pair.Node), shareable: shareable}
 	var others []types.NodeName
 	if !shareable && facts.state != cache.AttachStateAttached {
-		for _, node := range e.options.Actual.GetNodesForPossiblyAttachedVolume(pair.Volume) {
+		for _, node := range e.deps.Actual.GetNodesForPossiblyAttachedVolume(pair.Volume) {
 			if node != pair.Node {
 				others = append(others, node)
 			}
@@ -270,13 +270,13 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 	}
 	switch decideAttach(facts).action {
 	case actionNone:
-		e.options.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
+		e.deps.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
 	case actionReportMultiAttach:
 		e.waitForVolume(pair)
 		e.reportMultiAttach(pair, want, others)
 	case actionAttach:
-		e.options.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
-		if err := e.options.Executor.AttachVolume(e.operationCtx, want.VolumeToAttach, e.options.Actual); err != nil {
+		e.deps.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
+		if err := e.deps.Executor.AttachVolume(e.operationCtx, want.VolumeToAttach, e.deps.Actual); err != nil {
 			e.onStartError(pair, err, "attach")
 		}
 	}
@@ -298,10 +298,10 @@ func (e *Engine) onStartError(pair cache.VolumeNode, err error, operation string
 
 // nodeFacts returns the state of the node.
 func (e *Engine) nodeFacts(name types.NodeName) nodeFacts {
-	if e.options.Nodes == nil {
+	if e.deps.Nodes == nil {
 		return nodeFacts{}
 	}
-	node, err := e.options.Nodes.Get(string(name))
+	node, err := e.deps.Nodes.Get(string(name))
 	if apierrors.IsNotFound(err) {
 		since, ok := e.goneSince[name]
 		if !ok {

@@ -2,7 +2,7 @@ package reconciler
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -41,26 +41,8 @@ type Reconciler interface {
 	Run(stopCh <-chan struct{})
 }
 
-// Options are the dependencies and the configuration of a reconciler. Desired, Actual, Executor and Updater are required.
-type Options struct {
-	// LoopPeriod is the time between the end of one pass over everything and the next. Such passes are a safety net:
-	// changes are acted on at once, if the two states are cache.Notifiers and the executor is a CompletionNotifier.
-	// Zero means no such passes but the first.
-	LoopPeriod time.Duration
-	// MaxWaitForUnmount is how long a volume that no Pod uses any more may stay mounted on a node that is not ready
-	// before it is detached all the same. A Node's annotation AnnMaxWaitForUnmount overrides it, if Nodes is set.
-	MaxWaitForUnmount time.Duration
-	// SyncDuration is the time between verifications of what is attached. Less than a second means none.
-	SyncDuration time.Duration
-	// DisableReconciliationSync turns verifications off.
-	DisableReconciliationSync bool
-	// DisableForceDetachOnTimeout keeps MaxWaitForUnmount from forcing anything; the out-of-service taint still does.
-	DisableForceDetachOnTimeout bool
-	// NodeGoneGrace is how long after a Node's deletion its volumes count as unmounted. Default DefaultNodeGoneGrace.
-	NodeGoneGrace time.Duration
-	// StatusWriters is how many node statuses are written at once. Default DefaultStatusWriters.
-	StatusWriters int
-
+// Deps are the dependencies of a reconciler. Desired, Actual, Executor and Updater are required.
+type Deps struct {
 	Desired  cache.DesiredStateOfWorld
 	Actual   cache.ActualStateOfWorld
 	Executor operationexecutor.OperationExecutor
@@ -80,9 +62,69 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Config is the configuration of a reconciler.
+type Config struct {
+	// LoopPeriod is the time between the end of one pass over everything and the next. Such passes are a safety net:
+	// changes are acted on at once, if the two states are cache.Notifiers and the executor is a CompletionNotifier.
+	// Zero means no such passes but the first.
+	LoopPeriod time.Duration
+	// MaxWaitForUnmount is how long a volume that no Pod uses any more may stay mounted on a node that is not ready
+	// before it is detached all the same. A Node's annotation AnnMaxWaitForUnmount overrides it, if Deps.Nodes is set.
+	MaxWaitForUnmount time.Duration
+	// SyncDuration is the time between verifications of what is attached. Less than a second means none.
+	SyncDuration time.Duration
+	// DisableReconciliationSync turns verifications off.
+	DisableReconciliationSync bool
+	// DisableForceDetachOnTimeout keeps MaxWaitForUnmount from forcing anything; the out-of-service taint still does.
+	DisableForceDetachOnTimeout bool
+	// NodeGoneGrace is how long after a Node's deletion its volumes count as unmounted. Default DefaultNodeGoneGrace.
+	NodeGoneGrace time.Duration
+	// StatusWriters is how many node statuses are written at once. Default DefaultStatusWriters.
+	StatusWriters int
+}
+
+// validate returns an error that names a dependency that is missing.
+func (d Deps) validate() error {
+	for _, required := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Desired", d.Desired == nil}, {"Actual", d.Actual == nil}, {"Executor", d.Executor == nil}, {"Updater", d.Updater == nil},
+	} {
+		if required.missing {
+			return fmt.Errorf("attachdetach/reconciler: Deps.%s is required", required.name)
+		}
+	}
+	return nil
+}
+
+func (d Deps) withDefaults() Deps {
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.OnForcedDetach == nil {
+		d.OnForcedDetach = func(string) {}
+	}
+	return d
+}
+
+func (c Config) withDefaults() Config {
+	if c.NodeGoneGrace <= 0 {
+		c.NodeGoneGrace = DefaultNodeGoneGrace
+	}
+	if c.StatusWriters <= 0 {
+		c.StatusWriters = DefaultStatusWriters
+	}
+	return c
+}
+
 // Engine is the Reconciler. One goroutine, that of Run or Start, makes all decisions and owns all fields but the inbox.
 type Engine struct {
-	options  Options
+	deps     Deps
+	config   Config
 	limits   limits
 	logger   *slog.Logger
 	clock    clock.Clock
@@ -122,7 +164,7 @@ var _ Reconciler = (*Engine)(nil)
 // NewReconciler returns a Reconciler that waits loopPeriod between passes over everything; changes do not wait for it.
 // After maxWaitForUnmountDuration it detaches a volume that is still mounted, to handle nodes that have crashed. If a Pod
 // uses the volume again before that, the detach is cancelled. Every syncDuration it verifies that attached volumes still
-// are, unless disableReconciliationSync is set. See Options for more.
+// are, unless disableReconciliationSync is set. New has more options.
 func NewReconciler(
 	loopPeriod time.Duration,
 	maxWaitForUnmountDuration time.Duration,
@@ -134,43 +176,30 @@ func NewReconciler(
 	nodeStatusUpdater statusupdater.NodeStatusUpdater,
 	recorder record.EventRecorder,
 ) Reconciler {
-	return newEngine(Options{
+	return newEngine(Deps{
+		Desired: desiredStateOfWorld, Actual: actualStateOfWorld, Executor: attacherDetacher, Updater: nodeStatusUpdater,
+		Recorder: recorder,
+	}, Config{
 		LoopPeriod: loopPeriod, MaxWaitForUnmount: maxWaitForUnmountDuration,
 		SyncDuration: syncDuration, DisableReconciliationSync: disableReconciliationSync,
-		Desired: desiredStateOfWorld, Actual: actualStateOfWorld,
-		Executor: attacherDetacher, Updater: nodeStatusUpdater, Recorder: recorder,
 	})
 }
 
 // New returns a Reconciler. It subscribes to both states of the world and to the executor, and starts nothing.
-func New(options Options) (*Engine, error) {
-	if options.Desired == nil || options.Actual == nil || options.Executor == nil || options.Updater == nil {
-		return nil, errors.New("reconciler: Options.Desired, Actual, Executor and Updater are required")
+func New(deps Deps, config Config) (*Engine, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
 	}
-	return newEngine(options), nil
+	return newEngine(deps, config), nil
 }
 
-func newEngine(o Options) *Engine {
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.NodeGoneGrace <= 0 {
-		o.NodeGoneGrace = DefaultNodeGoneGrace
-	}
-	if o.StatusWriters <= 0 {
-		o.StatusWriters = DefaultStatusWriters
-	}
-	if o.OnForcedDetach == nil {
-		o.OnForcedDetach = func(string) {}
-	}
+func newEngine(deps Deps, config Config) *Engine {
+	deps, config = deps.withDefaults(), config.withDefaults()
 	e := &Engine{
-		options: o, logger: o.Logger, clock: o.Clock, inbox: newInbox(), created: o.Clock.Now(),
+		deps: deps, config: config, logger: deps.Logger, clock: deps.Clock, inbox: newInbox(), created: deps.Clock.Now(),
 		limits: limits{
-			maxWaitForUnmount: o.MaxWaitForUnmount, nodeGoneGrace: o.NodeGoneGrace,
-			forceDisabled: o.DisableForceDetachOnTimeout,
+			maxWaitForUnmount: config.MaxWaitForUnmount, nodeGoneGrace: config.NodeGoneGrace,
+			forceDisabled: config.DisableForceDetachOnTimeout,
 		},
 		wakeups:        deadlines.New[cache.VolumeNode](),
 		waiting:        make(map[corev1.UniqueVolumeName]map[types.NodeName]struct{}),
@@ -178,14 +207,14 @@ func newEngine(o Options) *Engine {
 		statusBackoffs: make(map[types.NodeName]statusBackoff),
 		goneSince:      make(map[types.NodeName]time.Time),
 	}
-	e.statuses = newStatusWriter(o.Updater, o.StatusWriters, e.inbox)
-	e.backoffs, _ = o.Executor.(operationexecutor.BackoffTracker)
-	for _, store := range []any{o.Desired, o.Actual} {
+	e.statuses = newStatusWriter(deps.Updater, config.StatusWriters, e.inbox)
+	e.backoffs, _ = deps.Executor.(operationexecutor.BackoffTracker)
+	for _, store := range []any{deps.Desired, deps.Actual} {
 		if notifier, ok := store.(cache.Notifier); ok {
 			notifier.Subscribe(e.inbox.addPair)
 		}
 	}
-	if notifier, ok := o.Executor.(operationexecutor.CompletionNotifier); ok {
+	if notifier, ok := deps.Executor.(operationexecutor.CompletionNotifier); ok {
 		notifier.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
 			e.inbox.addPair(cache.VolumeNode{Volume: name, Node: node})
 		})
@@ -204,7 +233,7 @@ func (e *Engine) Run(stopCh <-chan struct{}) {
 func (e *Engine) Start(ctx context.Context) error {
 	e.run(ctx, ctx)
 	e.statuses.wait()
-	if waiter, ok := e.options.Executor.(interface{ Wait() }); ok {
+	if waiter, ok := e.deps.Executor.(interface{ Wait() }); ok {
 		waiter.Wait()
 	}
 	return nil
@@ -228,13 +257,13 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 	for ctx.Err() == nil {
 		e.reconcileDirty(ctx)
 		now := e.clock.Now()
-		if e.options.LoopPeriod > 0 && !now.Before(lastPass.Add(e.options.LoopPeriod)) {
+		if e.config.LoopPeriod > 0 && !now.Before(lastPass.Add(e.config.LoopPeriod)) {
 			e.reconcileAll()
 			lastPass = e.clock.Now()
 		}
-		if e.verifies() && now.Sub(lastSync) > e.options.SyncDuration {
+		if e.verifies() && now.Sub(lastSync) > e.config.SyncDuration {
 			lastSync = now
-			e.options.Executor.VerifyVolumesAreAttached(e.operationCtx, e.options.Actual.GetAttachedVolumesPerNode(), e.options.Actual)
+			e.deps.Executor.VerifyVolumesAreAttached(e.operationCtx, e.deps.Actual.GetAttachedVolumesPerNode(), e.deps.Actual)
 		}
 		if next := e.nextWakeup(now, lastSync, lastPass); !next.Equal(armed) {
 			armed = next
@@ -256,16 +285,16 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 }
 
 func (e *Engine) verifies() bool {
-	return !e.options.DisableReconciliationSync && e.options.SyncDuration >= minVerifyPeriod
+	return !e.config.DisableReconciliationSync && e.config.SyncDuration >= minVerifyPeriod
 }
 
 // nextWakeup is when the loop has to run at the latest.
 func (e *Engine) nextWakeup(now, lastSync, lastPass time.Time) time.Time {
 	next := now.Add(time.Hour)
-	if e.options.LoopPeriod > 0 {
-		next = lastPass.Add(e.options.LoopPeriod)
+	if e.config.LoopPeriod > 0 {
+		next = lastPass.Add(e.config.LoopPeriod)
 	}
-	if sync := lastSync.Add(e.options.SyncDuration + 1); e.verifies() && sync.Before(next) {
+	if sync := lastSync.Add(e.config.SyncDuration + 1); e.verifies() && sync.Before(next) {
 		next = sync
 	}
 	if at, ok := e.wakeups.Next(); ok && at.Before(next) {

@@ -61,7 +61,7 @@ func TestMountedVolumeIsDetachedOnlyWhen(t *testing.T) {
 	taint := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} }
 	for _, test := range []struct {
 		name   string
-		change func(*reconciler.Options)
+		change func(*reconciler.Deps, *reconciler.Config)
 		node   func(*corev1.Node)
 		after  time.Duration
 		moves  bool
@@ -76,12 +76,12 @@ func TestMountedVolumeIsDetachedOnlyWhen(t *testing.T) {
 		{name: "a limit of no time is as none", node: own("0s"), after: maxWait},
 		{name: "not if ready", after: 10 * maxWait},
 		{name: "not if forcing is off", node: notReady, after: 10 * maxWait,
-			change: func(o *reconciler.Options) { o.DisableForceDetachOnTimeout = true }},
+			change: func(_ *reconciler.Deps, c *reconciler.Config) { c.DisableForceDetachOnTimeout = true }},
 		{name: "taint", node: taint, moves: true, reason: "out-of-service"},
 		{name: "taint even if forcing is off", node: taint, moves: true, reason: "out-of-service",
-			change: func(o *reconciler.Options) { o.DisableForceDetachOnTimeout = true }},
+			change: func(_ *reconciler.Deps, c *reconciler.Config) { c.DisableForceDetachOnTimeout = true }},
 		{name: "nothing is known of nodes", after: maxWait + 1, moves: true, reason: "timeout",
-			change: func(o *reconciler.Options) { o.Nodes = nil }},
+			change: func(d *reconciler.Deps, _ *reconciler.Config) { d.Nodes = nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newFixture(t)
@@ -132,7 +132,7 @@ func TestDeletedNodeHasNothingMountedAfterItsLease(t *testing.T) {
 
 // the timer starts once, and afresh when the Pod has been back.
 func TestPodThatComesBackStartsTheTimerAfresh(t *testing.T) {
-	w := newFixture(t, func(o *reconciler.Options) { o.Nodes = nil })
+	w := newFixture(t, func(d *reconciler.Deps, _ *reconciler.Config) { d.Nodes = nil })
 	w.start()
 	w.node("a")
 	pod := w.attachAndMount("d", "a")
@@ -272,7 +272,7 @@ func TestVolumesKnownByName(t *testing.T) {
 
 // B-12, B-13: verification.
 func TestVerification(t *testing.T) {
-	w := newFixture(t, func(o *reconciler.Options) { o.SyncDuration = time.Minute })
+	w := newFixture(t, func(_ *reconciler.Deps, c *reconciler.Config) { c.SyncDuration = time.Minute })
 	w.start()
 	w.node("a")
 	w.attachAndMount("d", "a")

@@ -33,8 +33,10 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, nodes ...string) *fixture {
+	actual, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: operationexecutor.Plugins{}})
+	require.NoError(t, err)
 	s := &fixture{
-		client: fake.NewClientset(), actual: cache.NewActualStateOfWorld(operationexecutor.Plugins{}, nil, nil),
+		client: fake.NewClientset(), actual: actual,
 		lister: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, nil), fail: make(map[string]error),
 	}
 	for _, name := range nodes {

@@ -29,9 +29,9 @@ func newBerth(s *storage, names []types.NodeName) (controllerUnderTest, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &berth{
-		desired: cache.NewDesiredStateOfWorld(plugins),
-		actual:  cache.NewActualStateOfWorld(plugins, nil, nil),
+	w := &berth{desired: cache.NewDesiredStateOfWorld(plugins)}
+	if w.actual, err = cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins}); err != nil {
+		return nil, err
 	}
 	executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Recorder: &record.FakeRecorder{},
@@ -42,11 +42,10 @@ func newBerth(s *storage, names []types.NodeName) (controllerUnderTest, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.engine, err = reconciler.New(reconciler.Options{
-		LoopPeriod: safetyPeriod, MaxWaitForUnmount: maxWaitForUnmount, SyncDuration: verifyPeriod,
+	w.engine, err = reconciler.New(reconciler.Deps{
 		Desired: w.desired, Actual: w.actual, Executor: executor, Nodes: lister, Recorder: &record.FakeRecorder{},
 		Updater: berthUpdater{s: s, actual: w.actual},
-	})
+	}, reconciler.Config{LoopPeriod: safetyPeriod, MaxWaitForUnmount: maxWaitForUnmount, SyncDuration: verifyPeriod})
 	return w, err
 }
 

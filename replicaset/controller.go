@@ -11,9 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/scheme"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -21,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/expect"
+	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -102,10 +101,14 @@ func New(deps Deps, config Config) (*Controller, error) {
 // Start runs the controller until ctx ends, and returns once all its goroutines have ended.
 func (c *Controller) Start(ctx context.Context) error {
 	if c.recorder == nil {
-		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-		defer broadcaster.Shutdown()
-		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.deps.Client.CoreV1().Events("")})
-		c.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
+		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
+			Client: c.deps.Client.CoreV1(), Clock: c.deps.Clock, Logger: c.deps.Logger,
+		}, eventsink.Config{}, corev1.EventSource{Component: Name})
+		if err != nil {
+			return fmt.Errorf("start replicaset controller: %w", err)
+		}
+		defer stop()
+		c.recorder = recorder
 	}
 	if c.deps.Registerer != nil {
 		collector := expect.NewCollector(Name, c.expectations)

@@ -25,11 +25,11 @@ const fieldManager = "berth-up"
 func apply(ctx context.Context, config *rest.Config, namespace string, objects []*unstructured.Unstructured) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
+		return fmt.Errorf("create an API client: %w", err)
 	}
 	disco, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
+		return fmt.Errorf("create an API client: %w", err)
 	}
 	groups, err := restmapper.GetAPIGroupResources(disco)
 	if err != nil {

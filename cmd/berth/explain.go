@@ -173,7 +173,7 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	}
 	config.QPS, config.Timeout = -1, f.timeout
 	if src.Client, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, src, fmt.Errorf("make an API client: %w", err)
+		return nil, src, fmt.Errorf("create an API client: %w", err)
 	}
 	// Records are looked up by UID, so records of another cluster cannot match.
 	socket := cmp.Or(f.socket, layout.Socket())

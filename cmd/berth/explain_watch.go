@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/remote"
 )
@@ -38,29 +39,23 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	watching.Timeout = 0 // a watch has no end
 	client, err := kubernetes.NewForConfig(watching)
 	if err != nil {
-		return nil, fmt.Errorf("make an API client: %w", err)
+		return nil, fmt.Errorf("create an API client: %w", err)
 	}
-	wake := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
-	notify()
+	changed := wakeup.NewSignal()
+	changed.Notify()
 	var last *explain.Explanation
 	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, notify) })
+	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, changed.Notify) })
 	if records, ok := src.Records.(*remote.Client); ok {
 		group.Go(func() error {
 			// Without the stream the API's changes still trigger.
-			_ = records.Stages(ctx, "", notify, func(timeline.Change) { notify() })
+			_ = records.Stages(ctx, "", changed.Notify, func(timeline.Change) { changed.Notify() })
 			return nil
 		})
 	}
 	group.Go(func() error {
-		last, failed = f.watchLoop(ctx, cmd, src, of, wake)
+		last, failed = f.watchLoop(ctx, cmd, src, of, changed)
 		return errDone
 	})
 	err = group.Wait()
@@ -73,8 +68,8 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	return last, failed
 }
 
-// watchLoop explains the object whenever wake is signalled.
-func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
+// watchLoop explains the object whenever changed is set.
+func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, changed wakeup.Signal,
 ) (*explain.Explanation, error) {
 	var tick <-chan time.Time
 	terminal := f.output == "" && terminalWidth() > 0
@@ -88,7 +83,7 @@ func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src ex
 		select {
 		case <-ctx.Done():
 			return last, nil
-		case <-wake:
+		case <-changed.C():
 		case <-tick:
 		}
 		explanation, err := f.explain(ctx, src, of)

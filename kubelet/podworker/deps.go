@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Runtime is the part of the CRI's runtime service that changes Pods.
+// Runtime is the part of the CRI's runtime service that a Manager uses.
 type Runtime interface {
 	RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RunPodSandboxResponse, error)
@@ -41,6 +41,9 @@ type Runtime interface {
 	) (*runtimeapi.UpdateContainerResourcesResponse, error)
 	RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RemoveContainerResponse, error)
+	// PodSandboxStats reads the memory that a Pod uses, before its limits become lower.
+	PodSandboxStats(ctx context.Context, in *runtimeapi.PodSandboxStatsRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.PodSandboxStatsResponse, error)
 }
 
 // Reader reads a Pod's state in the runtime. *pleg.Watcher implements it.

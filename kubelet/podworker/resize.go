@@ -191,7 +191,7 @@ func (w *worker) actuate(ctx context.Context, actions kuberuntime.Actions) {
 	if w.ops[opResize] != nil || w.backingOff(opResize) || r.cgroup == cgroupUnlimited && len(todo) == 0 && !limit {
 		return
 	}
-	w.startOp(ctx, opResize, op{}, w.actuateOp(todo, r.cgroup == cgroupStale, limit))
+	w.startOp(ctx, opResize, op{}, w.actuateOp(todo, r.cgroup, limit))
 }
 
 // updatePendingContainers records which containers do not have the allocated resources, and returns the changes that the
@@ -216,10 +216,17 @@ func (w *worker) updatePendingContainers(actions kuberuntime.Actions) []kuberunt
 }
 
 // actuateOp is one step towards the allocated resources.
-func (w *worker) actuateOp(todo []kuberuntime.Resize, unlimit, limit bool) func(ctx context.Context) func() {
-	pod := w.pod
+func (w *worker) actuateOp(todo []kuberuntime.Resize, from cgroupState, limit bool) func(ctx context.Context) func() {
+	pod, sandboxID := w.pod, ""
+	if len(w.runtime.Sandboxes) > 0 {
+		sandboxID = w.runtime.Sandboxes[0].Id
+	}
 	return func(ctx context.Context) func() {
-		reached, done, err := w.applyResources(ctx, pod, todo, unlimit, limit)
+		reached, done := from, []kuberuntime.Resize(nil)
+		err := w.checkMemory(ctx, pod, sandboxID, todo)
+		if err == nil {
+			reached, done, err = w.applyResources(ctx, pod, todo, from == cgroupStale, limit)
+		}
 		return func() {
 			w.invalidate()
 			r := &w.resize
@@ -232,14 +239,16 @@ func (w *worker) actuateOp(todo []kuberuntime.Resize, unlimit, limit bool) func(
 			} else {
 				r.cgroup = cgroupStale // another change was allocated meanwhile
 			}
-			r.lastErr = ""
 			if err != nil {
-				r.lastErr = errorMessage(err)
 				w.recordResizeResult(false)
-				w.eventWarning("", "ResizeError", "Pod resize error: %s", r.lastErr)
+				if message := errorMessage(err); message != r.lastErr {
+					r.lastErr = message
+					w.eventWarning("", "ResizeError", "Pod resize error: %s", message)
+				}
 				w.failStep(ctx, opResize, err)
 				return
 			}
+			r.lastErr = ""
 			w.retries.done(opResize)
 		}
 	}

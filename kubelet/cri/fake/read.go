@@ -178,6 +178,42 @@ func (r *Runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.ListPod
 	return &runtimeapi.ListPodSandboxStatsResponse{}, nil
 }
 
+// SetMemoryUsage sets how many bytes of memory the containers of that name use; 0 before.
+func (r *Runtime) SetMemoryUsage(container string, usage uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.memoryUsage[container] = usage
+}
+
+// PodSandboxStats implements the CRI. It returns the memory usage of running containers and their sum.
+func (r *Runtime) PodSandboxStats(ctx context.Context, in *runtimeapi.PodSandboxStatsRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PodSandboxStatsResponse, error) {
+	if err := r.enter(ctx, "PodSandboxStats"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sandboxes[in.PodSandboxId] == nil {
+		return nil, status.Errorf(codes.NotFound, "sandbox %q not found", in.PodSandboxId)
+	}
+	usage := func(bytes uint64) *runtimeapi.MemoryUsage {
+		return &runtimeapi.MemoryUsage{UsageBytes: &runtimeapi.UInt64Value{Value: bytes}}
+	}
+	linux, total := &runtimeapi.LinuxPodSandboxStats{}, uint64(0)
+	for id, c := range r.containers {
+		if r.sandboxOf[id] != in.PodSandboxId || c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		bytes := r.memoryUsage[c.Metadata.Name]
+		total += bytes
+		linux.Containers = append(linux.Containers, &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: c.Metadata}, Memory: usage(bytes),
+		})
+	}
+	linux.Memory = usage(total)
+	return &runtimeapi.PodSandboxStatsResponse{Stats: &runtimeapi.PodSandboxStats{Linux: linux}}, nil
+}
+
 // ImageFsInfo implements the CRI. It returns no file system.
 func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ImageFsInfoResponse, error) {

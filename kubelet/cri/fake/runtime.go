@@ -33,6 +33,7 @@ type Runtime struct {
 	exits           map[string]int32
 	interruptStarts bool // see InterruptStarts
 	cgroupDriver    *runtimeapi.CgroupDriver
+	memoryUsage     map[string]uint64 // by container name
 }
 
 // New returns a Runtime without sandboxes, containers and images.
@@ -42,6 +43,7 @@ func New(clock clock.PassiveClock) *Runtime {
 		containers: map[string]*runtimeapi.ContainerStatus{}, sandboxOf: map[string]string{},
 		images: map[string]*runtimeapi.Image{}, calls: map[string]int{}, failures: map[string][]error{},
 		gates: map[string]chan struct{}{}, streams: map[*stream]struct{}{}, exits: map[string]int32{},
+		memoryUsage: map[string]uint64{},
 	}
 }
 

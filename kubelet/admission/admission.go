@@ -182,7 +182,7 @@ func checkOS(pod *corev1.Pod) *status.Failure {
 	return nil
 }
 
-// checkPlacement rejects a Pod that the node's name, labels or taints keep from it.
+// checkPlacement rejects a Pod that the node's name, labels or taints keep from it. Taints do not apply to static Pods.
 func (a *Admitter) checkPlacement(pod *corev1.Pod) *status.Failure {
 	node := a.deps.Node()
 	if node == nil {
@@ -193,6 +193,9 @@ func (a *Admitter) checkPlacement(pod *corev1.Pod) *status.Failure {
 	}
 	if !a.matchesNodeAffinity(pod, node) {
 		return reject("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
+	}
+	if podutil.IsStatic(pod) {
+		return nil // the node's own configuration places it
 	}
 	taint, found := schedhelper.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations,
 		func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }, false)

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
@@ -49,6 +50,13 @@ func withHostPort(number int32, ip string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: number, HostIP: ip, Protocol: corev1.ProtocolTCP}}
 	}
+}
+
+// withTaint makes TestAdmission's node have a taint.
+func withTaint(p *corev1.Pod) { p.Labels = map[string]string{"taint": "yes"} }
+
+func withSource(source string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{podutil.SourceAnnotation: source} }
 }
 
 func withCPU(amount string) func(*corev1.Pod) {
@@ -87,8 +95,10 @@ func TestAdmission(t *testing.T) {
 		{name: "other node", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeName = "m" }), reason: "NodeName"},
 		{name: "selector", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} }),
 			reason: "NodeAffinity"},
-		{name: "taint", pod: testPod(func(p *corev1.Pod) { p.Labels = map[string]string{"taint": "yes"} }),
-			reason: "TaintToleration"},
+		{name: "taint", pod: testPod(withTaint), reason: "TaintToleration"},
+		{name: "taint and a Pod of the API server", pod: testPod(withTaint, withSource("api")), reason: "TaintToleration"},
+		{name: "taint and a static Pod of a file", pod: testPod(withTaint, withSource("file"))},
+		{name: "taint and a static Pod of a URL", pod: testPod(withTaint, withSource("http"))},
 		{name: "full", pod: testPod(), others: []*corev1.Pod{two, two}, reason: "OutOfpods", says: "capacity: 2"},
 		{name: "cpu fits", pod: testPod(withCPU("1")), others: []*corev1.Pod{testPod(withCPU("1"))}},
 		{name: "cpu", pod: testPod(withCPU("1500m")), others: []*corev1.Pod{testPod(withCPU("1"))}, reason: "OutOfcpu",

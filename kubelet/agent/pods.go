@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
+	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/runtimehelper"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -153,11 +154,18 @@ func newFreshNode(base *base) func() (*corev1.Node, error) {
 	}
 }
 
-// evictOverLimit evicts a Pod with a volume that exceeds its size limit.
+// evictOverLimit evicts a Pod with a volume that exceeds its size limit, unless it is critical: a static Pod would not be
+// admitted again.
 func (p *podComponents) evictOverLimit(base *base, over volumeOverLimit) {
 	const grace = 1 // seconds, as in each eviction that cannot wait
 	for _, pod := range p.workers.Pods() {
-		if pod.UID == over.uid && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed {
+		switch {
+		case pod.UID != over.uid:
+		case qos.IsCritical(pod):
+			base.deps.Logger.Warn("cannot evict a critical Pod", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
+				"reason", over.message)
+			return
+		case pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed:
 			base.deps.Recorder.Event(pod, corev1.EventTypeWarning, "Evicted", over.message)
 		}
 	}

@@ -23,6 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podconfig "github.com/berth-dev/berth/kubelet/config"
 )
 
 // TestScrapeOfAPodsLife runs a Pod with a whole agent on a fake runtime, and scrapes its metrics: each has changed.
@@ -111,7 +113,9 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	waitPositive(operations("volume_unmount"))
 
 	require.NotContains(t, scrape(), "kubelet_evictions", "there is none yet")
-	f.agent.SetStatic([]*corev1.Pod{web, static("greedy", "u-2")})
+	greedy := static("greedy", "u-2") // a static Pod would not be evicted
+	greedy.Annotations[podconfig.SourceAnnotation] = podconfig.SourceAPI
+	f.agent.HandlePod(podconfig.Change{Op: podconfig.Add, Pod: greedy})
 	require.Eventually(t, func() bool { return runtime.Running()["greedy"] == 1 }, time.Minute, time.Millisecond)
 	full := filepath.Join(f.agent.Components().Volumes.Volumes("u-2")["scratch"].Path, "full")
 	require.NoError(t, os.WriteFile(full, make([]byte, 1<<20), 0o600))

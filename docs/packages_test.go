@@ -5,6 +5,7 @@ import (
 	"flag"
 	"go/build"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -66,6 +67,23 @@ func TestPackageRows(t *testing.T) {
 func packageRows(t *testing.T, root string) []string {
 	t.Helper()
 	var rows []string
+	packages := readPackages(t, root)
+	byElements := func(x, y string) int { return slices.Compare(strings.Split(x, "/"), strings.Split(y, "/")) }
+	for _, name := range slices.SortedFunc(maps.Keys(packages), byElements) {
+		words := strings.Fields(packages[name].Doc)
+		says := strings.TrimSuffix(strings.Join(words[min(len(words), 2):], " "), ".") // without "Package name"
+		rows = append(rows, "| `"+name+"` | "+says+" |")
+	}
+	return rows
+}
+
+// readPackages returns the packages of the module below root, with their files of tag integration, by their paths in the
+// module. It skips directories that hold nothing but tests, or nothing.
+func readPackages(t *testing.T, root string) map[string]*build.Package {
+	t.Helper()
+	all := build.Default
+	all.BuildTags = []string{"integration"}
+	found := map[string]*build.Package{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() || path == root {
 			return err
@@ -74,32 +92,17 @@ func packageRows(t *testing.T, root string) []string {
 		if strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || otherModule == nil {
 			return filepath.SkipDir
 		}
-		row, err := packageRowOf(root, path)
-		if row != "" {
-			rows = append(rows, row)
+		pkg, err := all.ImportDir(path, build.ImportComment)
+		if empty := (*build.NoGoError)(nil); errors.As(err, &empty) || err == nil && len(pkg.GoFiles) == 0 {
+			return nil
 		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		found[filepath.ToSlash(name)] = pkg
 		return err
 	})
 	require.NoError(t, err)
-	return rows
-}
-
-// packageRowOf is empty for a directory that holds nothing but tests, or nothing.
-func packageRowOf(root, dir string) (string, error) {
-	all := build.Default
-	all.BuildTags = []string{"integration"}
-	pkg, err := all.ImportDir(dir, build.ImportComment)
-	if empty := (*build.NoGoError)(nil); errors.As(err, &empty) {
-		return "", nil
-	}
-	if err != nil || len(pkg.GoFiles) == 0 {
-		return "", err
-	}
-	name, err := filepath.Rel(root, dir)
-	if err != nil {
-		return "", err
-	}
-	words := strings.Fields(pkg.Doc)
-	says := strings.TrimSuffix(strings.Join(words[min(len(words), 2):], " "), ".") // without "Package name"
-	return "| `" + filepath.ToSlash(name) + "` | " + says + " |", nil
+	return found
 }

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -30,11 +32,11 @@ type Recorder struct {
 	mu            sync.Mutex // guards all below, and every record's stages
 	objects       map[types.UID]*list.Element
 	recent        *list.List // of *Record, the least recently touched in front
-	watchers      map[chan struct{}]struct{}
+	watchers      map[wakeup.Signal]struct{}
 	subscriptions map[*Subscription]struct{}
 }
 
-// New makes a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
+// New returns a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
 func New(clock clock.PassiveClock, limit int) *Recorder {
 	if limit <= 0 {
 		limit = DefaultObjects
@@ -44,7 +46,7 @@ func New(clock clock.PassiveClock, limit int) *Recorder {
 		limit:         limit,
 		objects:       make(map[types.UID]*list.Element),
 		recent:        list.New(),
-		watchers:      make(map[chan struct{}]struct{}),
+		watchers:      make(map[wakeup.Signal]struct{}),
 		subscriptions: make(map[*Subscription]struct{}),
 	}
 }
@@ -86,17 +88,17 @@ func (r *Recorder) Record(uid types.UID) (Record, bool) {
 // Watch returns a channel that gets a value after something was recorded, and a function that ends the
 // subscription. Changes coalesce: a slow reader sees one value for many changes, and never holds up a writer.
 func (r *Recorder) Watch() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
+	changed := wakeup.NewSignal()
 	if r == nil {
-		return ch, func() {}
+		return changed.C(), func() {}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watchers[ch] = struct{}{}
-	return ch, func() {
+	r.watchers[changed] = struct{}{}
+	return changed.C(), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.watchers, ch)
+		delete(r.watchers, changed)
 	}
 }
 
@@ -145,11 +147,8 @@ func (r *Recorder) lastStage(uid types.UID, name, subject string) *Stage {
 
 // notify notifies the subscribers. The caller holds mu.
 func (r *Recorder) notify(ref Ref, stage *Stage) {
-	for ch := range r.watchers {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+	for changed := range r.watchers {
+		changed.Notify()
 	}
 	for sub := range r.subscriptions {
 		sub.add(Change{Ref: ref, Stage: *stage})
@@ -158,9 +157,9 @@ func (r *Recorder) notify(ref Ref, stage *Stage) {
 
 // Subscription delivers each change to one reader. It holds memory for the changes that wait, and none while none do.
 type Subscription struct {
-	r      *Recorder
-	limit  int
-	signal chan struct{}
+	r       *Recorder
+	limit   int
+	changed wakeup.Signal
 
 	// Guarded by r.mu.
 	pending []Change
@@ -171,7 +170,7 @@ type Subscription struct {
 // limit wait for a reader who is busy; what comes when they do is lost to this reader and counted: a slow reader never
 // holds up a writer. Stop must be called in the end. A nil Recorder delivers nothing.
 func (r *Recorder) Subscribe(limit int) *Subscription {
-	sub := &Subscription{r: r, limit: max(limit, 1), signal: make(chan struct{}, 1)}
+	sub := &Subscription{r: r, limit: max(limit, 1), changed: wakeup.NewSignal()}
 	if r == nil {
 		return sub
 	}
@@ -198,14 +197,11 @@ func (s *Subscription) add(change Change) {
 		return
 	}
 	s.pending = append(s.pending, change)
-	select {
-	case s.signal <- struct{}{}:
-	default:
-	}
+	s.changed.Notify()
 }
 
 // C gets a value when there is something to take. It is not closed by Stop.
-func (s *Subscription) C() <-chan struct{} { return s.signal }
+func (s *Subscription) C() <-chan struct{} { return s.changed.C() }
 
 // Drain returns what has come since the last call, in order, and does not wait. The slice is the caller's.
 func (s *Subscription) Drain() []Change {

@@ -21,8 +21,16 @@ import (
 // kubeletPort is the kubelet's port on the pod bridge's address, which differs between clusters on one machine.
 const kubeletPort = 10250
 
-// Options configure one run of a cluster.
-type Options struct {
+// Deps are the dependencies of a Cluster. All are required.
+type Deps struct {
+	// Progress shows the start and the stop.
+	Progress *Progress
+}
+
+// RunConfig is the configuration of one run of a cluster.
+type RunConfig struct {
+	// Layout is where the cluster's files and addresses are; NewLayout returns it.
+	Layout Layout
 	// Demo applies the demo's manifest and shows how it comes up.
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
@@ -42,7 +50,7 @@ func OptionalComponents() []string {
 // Cluster is one run of a whole Kubernetes.
 type Cluster struct {
 	Layout
-	options      Options
+	config       RunConfig
 	progress     *Progress
 	clock        clock.WithTicker
 	timeline     *timeline.Recorder
@@ -56,12 +64,18 @@ type Cluster struct {
 }
 
 // New returns a cluster that does nothing before Run.
-func New(layout Layout, progress *Progress, options Options) *Cluster {
+func New(deps Deps, config RunConfig) (*Cluster, error) {
+	if deps.Progress == nil {
+		return nil, errors.New("up: Deps.Progress is required")
+	}
+	if config.Layout.DataDir == "" {
+		return nil, errors.New("up: RunConfig.Layout is required")
+	}
 	clock := clock.RealClock{}
 	return &Cluster{
-		Layout: layout, options: options, progress: progress, clock: clock,
+		Layout: config.Layout, config: config, progress: deps.Progress, clock: clock,
 		timeline: timeline.New(clock, 0), stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
-	}
+	}, nil
 }
 
 // Run starts the cluster, keeps it running until ctx is done, and stops it in order. It returns nil after an orderly
@@ -160,7 +174,11 @@ func (c *Cluster) openLog() (*os.File, error) {
 	}
 	c.logger = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
 	klog.SetSlogLogger(c.logger)
-	c.exitRecords = containerd.NewExitRecords(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.logger)
+	c.exitRecords, err = containerd.NewExitRecords(containerd.ExitRecordsDeps{Logger: c.logger},
+		containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir})
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	return file, nil
 }
 
@@ -218,7 +236,7 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	c.progress.Ready("node "+c.NodeName, "")
 	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
 		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), c.Hint("kubectl get pods -A"))
-	if !c.options.Demo {
+	if !c.config.Demo {
 		return nil
 	}
 	return c.demo(ctx)

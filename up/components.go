@@ -80,7 +80,7 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 }
 
 // runs reports whether this process runs an optional component.
-func (c *Cluster) runs(component string) bool { return !slices.Contains(c.options.Without, component) }
+func (c *Cluster) runs(component string) bool { return !slices.Contains(c.config.Without, component) }
 
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
 // then the Pods, and last what Pods reach each other by.

@@ -30,7 +30,7 @@ func (c *Cluster) newCSIDriver() (runFunc, error) {
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.logger}, config) })
-		group.Go(func() error { return registrar.Serve(ctx, registration, c.logger) })
+		group.Go(func() error { return registrar.Serve(ctx, registrar.Deps{Logger: c.logger}, registration) })
 		return group.Wait()
 	}, nil
 }

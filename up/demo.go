@@ -108,7 +108,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return err
 	}
 	var way bytes.Buffer
-	if err := explain.Print(&way, answer, c.options.Width); err != nil {
+	if err := explain.Print(&way, answer, c.config.Width); err != nil {
 		return err
 	}
 	url := "http://" + net.JoinHostPort(pod.Status.PodIP, demoPort) + "/"

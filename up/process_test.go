@@ -170,7 +170,8 @@ func TestAStopThatWasAskedForIsNoFailure(t *testing.T) {
 
 func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {
 	var out strings.Builder
-	c := New(Layout{}, NewProgress(&out, nil, clock.RealClock{}), Options{})
+	c, err := New(Deps{Progress: NewProgress(&out, nil, clock.RealClock{})}, RunConfig{Layout: Layout{Config: Config{DataDir: "/d"}}})
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := []byte(`{"component":"kube-apiserver","state":"failed","error":"code 255"}`)
 	c.onControlplaneLine(ctx, failed, newReadiness())

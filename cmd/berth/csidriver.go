@@ -60,7 +60,7 @@ func newCSIDriver() *cobra.Command {
 }
 
 func register(ctx context.Context, config csidriver.Config, registry string, logger *slog.Logger) error {
-	return registrar.Serve(ctx, registrar.Config{
+	return registrar.Serve(ctx, registrar.Deps{Logger: logger}, registrar.Config{
 		Registry: registry, Driver: config.Name, Endpoint: strings.TrimPrefix(config.Endpoint, "unix://"),
-	}, logger)
+	})
 }

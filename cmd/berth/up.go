@@ -63,7 +63,12 @@ func newUp() *cobra.Command {
 			signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
 			memory.TuneGC(false)
 			progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
-			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())
+			cluster, err := up.New(up.Deps{Progress: progress},
+				up.RunConfig{Layout: layout, Demo: demo, Width: terminalWidth(), Without: without})
+			if err != nil {
+				return err
+			}
+			return cluster.Run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()

@@ -17,6 +17,12 @@ import (
 	"github.com/berth-dev/berth/internal/unixsock"
 )
 
+// Deps are the dependencies of Serve.
+type Deps struct {
+	// Logger defaults to one that discards.
+	Logger *slog.Logger
+}
+
 // Config describes the driver to register.
 type Config struct {
 	// Registry is the kubelet's plugins_registry directory; its path may be longer than a socket's address allows. It is
@@ -34,10 +40,17 @@ type Config struct {
 func (c Config) Socket() string { return filepath.Join(c.Registry, c.Driver+"-reg.sock") }
 
 // Serve serves the registration socket until ctx is done, and then removes it, by which the kubelet unregisters the
-// driver. It replaces a socket that a killed process left. A nil logger discards.
-func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+// driver. It replaces a socket that a killed process left.
+func Serve(ctx context.Context, deps Deps, config Config) error {
+	for _, field := range []struct{ name, value string }{
+		{"Registry", config.Registry}, {"Driver", config.Driver}, {"Endpoint", config.Endpoint},
+	} {
+		if field.value == "" {
+			return fmt.Errorf("registrar: Config.%s is required", field.name)
+		}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	if len(config.Versions) == 0 {
 		config.Versions = []string{"1.0.0"}
@@ -55,7 +68,7 @@ func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
 	server := grpc.NewServer()
-	registration.RegisterRegistrationServer(server, &registrationServer{config: config, logger: logger})
+	registration.RegisterRegistrationServer(server, &registrationServer{config: config, logger: deps.Logger})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
@@ -73,20 +86,20 @@ type registrationServer struct {
 var _ registration.RegistrationServer = (*registrationServer)(nil)
 
 // GetInfo implements registration.RegistrationServer.
-func (a *registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+func (s *registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
-		Type: registration.CSIPlugin, Name: a.config.Driver, Endpoint: a.config.Endpoint, SupportedVersions: a.config.Versions,
+		Type: registration.CSIPlugin, Name: s.config.Driver, Endpoint: s.config.Endpoint, SupportedVersions: s.config.Versions,
 	}, nil
 }
 
 // NotifyRegistrationStatus implements registration.RegistrationServer.
-func (a *registrationServer) NotifyRegistrationStatus(
+func (s *registrationServer) NotifyRegistrationStatus(
 	_ context.Context, status *registration.RegistrationStatus,
 ) (*registration.RegistrationStatusResponse, error) {
 	if status.PluginRegistered {
-		a.logger.Info("the kubelet registered the driver", "driver", a.config.Driver)
+		s.logger.Info("the kubelet registered the driver", "driver", s.config.Driver)
 	} else {
-		a.logger.Error("the kubelet rejected the driver", "driver", a.config.Driver, "error", status.Error)
+		s.logger.Error("the kubelet rejected the driver", "driver", s.config.Driver, "error", status.Error)
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -33,7 +33,7 @@ func serveAndRegister(t *testing.T, below string) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- registrar.Serve(ctx, config, nil) }()
+	go func() { served <- registrar.Serve(ctx, registrar.Deps{}, config) }()
 
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, config.Socket()) }
 	conn, err := grpc.NewClient("passthrough:///registrar", grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -133,9 +133,9 @@ func (w *volumeChaos) register() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
 	go func() {
-		done <- registrar.Serve(ctx, registrar.Config{
+		done <- registrar.Serve(ctx, registrar.Deps{}, registrar.Config{
 			Registry: filepath.Join(w.kubeletDir(), "plugins_registry"), Driver: csidriver.Name, Endpoint: w.proxy.socket,
-		}, nil)
+		})
 	}()
 	end := sync.OnceFunc(func() {
 		cancel()

@@ -43,14 +43,23 @@ type exitRecord struct {
 	Finished int64 `json:"finished"`
 }
 
-// NewExitRecords returns the records of one cluster's containerd. It uses Root and RunDir of config. logger may be nil.
-func NewExitRecords(config Config, logger *slog.Logger) *ExitRecords {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+// ExitRecordsDeps are the dependencies of ExitRecords.
+type ExitRecordsDeps struct {
+	// Logger defaults to one that discards.
+	Logger *slog.Logger
+}
+
+// NewExitRecords returns the records of one cluster's containerd. It uses Root and RunDir of config, which are required.
+func NewExitRecords(deps ExitRecordsDeps, config Config) (*ExitRecords, error) {
+	if config.Root == "" || config.RunDir == "" {
+		return nil, errors.New("containerd: Config.Root and Config.RunDir are required")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	recovered := make(chan struct{})
 	close(recovered)
-	return &ExitRecords{config: config, logger: logger, recovered: recovered}
+	return &ExitRecords{config: config, logger: deps.Logger, recovered: recovered}, nil
 }
 
 func (e *ExitRecords) dir() string { return filepath.Join(e.config.RunDir, "exits") }

@@ -56,7 +56,8 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 	n.start(t)
 	n.importImages(t)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
-	exits := containerd.NewExitRecords(n.Config, logger)
+	exits, err := containerd.NewExitRecords(containerd.ExitRecordsDeps{Logger: logger}, n.Config)
+	require.NoError(t, err)
 	require.NoError(t, exits.Recover(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup

@@ -50,7 +50,9 @@ func TestStartsThatAreCutOff(t *testing.T) {
 	n := newFixture(t)
 	n.start(t)
 	c := &interrupter{fixture: n, t: t, logs: t.TempDir(), journal: t.TempDir(), found: map[string]int{}}
-	c.exits = containerd.NewExitRecords(n.Config, slog.New(slog.NewTextHandler(n.log, nil)))
+	var err error
+	c.exits, err = containerd.NewExitRecords(containerd.ExitRecordsDeps{Logger: slog.New(slog.NewTextHandler(n.log, nil))}, n.Config)
+	require.NoError(t, err)
 	c.importShell()
 	const pods = 4
 	for i := range pods {
@@ -60,7 +62,7 @@ func TestStartsThatAreCutOff(t *testing.T) {
 		c.boxes, c.configs = append(c.boxes, box.PodSandboxId), append(c.configs, config)
 	}
 	healthy := c.create(0)
-	_, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: healthy})
+	_, err = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: healthy})
 	require.NoError(t, err)
 	whole := c.round("not cut off", time.Hour, nil)
 	for way, cut := range map[string]func(cancel func(), moment time.Duration){

@@ -79,9 +79,9 @@ func (s *fixture) startDiskDriver(ctx context.Context, which testbed.Kubelet) (e
 	}
 	s.Defer(s.meter.stop)
 	s.RunInBackground(ctx, func(ctx context.Context) error {
-		return registrar.Serve(ctx, registrar.Config{
+		return registrar.Serve(ctx, registrar.Deps{}, registrar.Config{
 			Registry: filepath.Join(s.Cluster.Dir, "kubelet-"+string(which), "plugins_registry"),
-			Driver:   csidriver.Name, Endpoint: s.meter.socket}, nil)
+			Driver:   csidriver.Name, Endpoint: s.meter.socket})
 	})
 	return s.startDiskControllers(ctx)
 }

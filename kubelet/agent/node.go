@@ -56,7 +56,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		Name: config.Node.Name, Hostname: config.Node.Hostname, IPs: config.Node.IPs, Port: config.Server.Port,
 		Version: config.Node.Version, Labels: config.Node.Labels, Taints: config.Node.Taints, MaxPods: config.Pods.Max,
 		KubeReserved: config.Cgroups.Enforcement.KubeReserved, SystemReserved: config.Cgroups.Enforcement.SystemReserved,
-		Thresholds: config.Node.Thresholds,
+		Thresholds: config.Node.Thresholds, DeclaredFeatures: declaredFeatures(),
 	}); err != nil {
 		return nil, err
 	}

@@ -348,3 +348,19 @@ func BenchmarkComputeActions(b *testing.B) {
 		ComputeActions(pod, status, Inputs{Now: at(100)})
 	}
 }
+
+// TestRunningInitContainerIsResized plans a change of a regular init container's limits while it runs.
+func TestRunningInitContainerIsResized(t *testing.T) {
+	now, want := &runtimeapi.LinuxContainerResources{CpuShares: 20}, &runtimeapi.LinuxContainerResources{CpuShares: 40}
+	initContainer := running("i", 11)
+	initContainer.Resources = &runtimeapi.ContainerResources{Linux: now}
+	in := Inputs{Now: at(1000), Resources: func(*corev1.Container) *runtimeapi.LinuxContainerResources { return want }}
+	got := ComputeActions(podOf("Always", "init:i", "a"), statusOf(initContainer), in)
+	require.Empty(t, describe(got))
+	require.Len(t, got.Resize, 1)
+	require.Equal(t, want, got.Resize[0].Want)
+	require.Equal(t, "i", got.Resize[0].Container.Name)
+
+	initContainer.Resources.Linux = want
+	require.Empty(t, ComputeActions(podOf("Always", "init:i", "a"), statusOf(initContainer), in).Resize)
+}

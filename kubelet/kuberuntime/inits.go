@@ -131,6 +131,7 @@ func (p *planner) planNewestInit(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)
 	if last.State == container.StateRunning {
+		p.resize(c, last) // never by a restart: the API server does not allow that for regular init containers
 		return false
 	}
 	if last.State == container.StateExited && last.ExitCode == 0 {

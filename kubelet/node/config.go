@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ type Config struct {
 	Version  string   // reported as kubeletVersion
 	Labels   map[string]string
 	Taints   []corev1.Taint // taints of a Node that is created here
+	// DeclaredFeatures are the names of the features that the status declares, sorted.
+	DeclaredFeatures []string
 	// ProviderID is set in a Node that is created here.
 	ProviderID string
 	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
@@ -93,6 +96,8 @@ func (c *Config) complete() error {
 		return errors.New("node: Config.IPs is required: a node needs an address")
 	case c.MaxPods < 0:
 		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
+	case !slices.IsSorted(c.DeclaredFeatures):
+		return fmt.Errorf("node: Config.DeclaredFeatures %q: the API server wants them sorted", c.DeclaredFeatures)
 	case c.LeaseDuration < 0 || c.ReportInterval < 0:
 		return errors.New("node: Config.LeaseDuration and Config.ReportEvery must not be negative")
 	}

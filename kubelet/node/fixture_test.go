@@ -112,6 +112,7 @@ type fixture struct {
 	recorder *record.FakeRecorder
 	// thresholds are the Manager's, upstream's if nil.
 	thresholds *node.Thresholds
+	features   []string
 }
 
 // run calls test in a synctest bubble with a running Manager; prepare may change the fixture before.
@@ -128,7 +129,7 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 		var err error
 		f.Manager, err = node.New(node.Deps{Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
-			Thresholds: f.thresholds,
+			Thresholds: f.thresholds, DeclaredFeatures: f.features,
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -50,6 +50,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	created, err := nodes.Create(ctx, desired, metav1.CreateOptions{})
 	if err == nil {
 		m.reported = now
+		m.noteFeatures(created)
 		m.recordTransitions(&corev1.NodeStatus{}, &desired.Status)
 		m.setNode(created)
 		return nil

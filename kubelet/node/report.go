@@ -30,6 +30,9 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, errNodeDeleted
 	}
 	now := m.deps.Clock.Now()
+	if now.Sub(m.reported) >= m.config.ReportInterval {
+		m.observed.featuresDropped = false // the API server may be another version now
+	}
 	status := buildStatus(&m.config, &node.Status, m.observed, now)
 	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.config.ReportInterval {
 		m.markVolumesWritten(gen)
@@ -49,6 +52,7 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, fmt.Errorf("patch status of node %q: %w", m.config.Name, err)
 	}
 	m.reported = now
+	m.noteFeatures(updated)
 	if m.conflict.record(&ours, now) {
 		m.reportConflict(&node.Status, &status)
 	}
@@ -56,6 +60,12 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	m.setNode(updated)
 	m.markVolumesWritten(gen)
 	return 0, nil
+}
+
+// noteFeatures records whether the API server has stored the declared features. One before version 1.35, or with the feature
+// turned off, drops them; until the next periodic write the difference then counts as none.
+func (m *Manager) noteFeatures(written *corev1.Node) {
+	m.observed.featuresDropped = len(m.config.DeclaredFeatures) > 0 && len(written.Status.DeclaredFeatures) == 0
 }
 
 // statusPatch returns the strategic merge patch from the Node's status to the new one. Addresses are replaced as a

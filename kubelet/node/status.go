@@ -32,6 +32,8 @@ type observed struct {
 	pressure  pressure
 	volumes   []corev1.UniqueVolumeName
 	volumesOK bool // whether volumes is known; until then the Node's own list is kept
+	// featuresDropped says that the API server does not store declared features, so that the Node never has any.
+	featuresDropped bool
 }
 
 // pressure says which resources are short.
@@ -111,6 +113,9 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	}
 	if o.volumesOK {
 		status.VolumesInUse = o.volumes
+	}
+	if !o.featuresDropped {
+		status.DeclaredFeatures = config.DeclaredFeatures
 	}
 	status.Conditions = conditions(config, old.Conditions, o, now)
 	return status

@@ -67,6 +67,35 @@ func TestResizeInPlace(t *testing.T) {
 	require.Equal(t, []bool{false, true}, f.builder.resized, "the Pod's cgroup loses its limits first")
 }
 
+// TestInitContainerIsResizedInPlace resizes a Pod whose regular init container runs.
+func TestInitContainerIsResizedInPlace(t *testing.T) {
+	f := newFixture(t)
+	withInit := func(cpu string) *corev1.Pod {
+		return sized("20m", "30Mi", func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{
+				Name: "init", Image: "app:1", Resources: sized(cpu, "30Mi").Spec.Containers[0].Resources,
+			}}
+		})
+	}
+	p := withInit("20m")
+	f.add(p)
+	initOf := func(s corev1.PodStatus, cpu string) bool {
+		return len(s.InitContainerStatuses) == 1 && s.InitContainerStatuses[0].State.Running != nil &&
+			s.InitContainerStatuses[0].Resources.Requests.Cpu().Equal(resource.MustParse(cpu)) &&
+			s.InitContainerStatuses[0].AllocatedResources.Cpu().Equal(resource.MustParse(cpu)) &&
+			findCondition(s, corev1.PodResizeInProgress) == nil
+	}
+	f.waitStatus(p.UID, "initializing", func(s corev1.PodStatus) bool { return initOf(s, "20m") })
+	next := withInit("40m")
+	next.Generation = p.Generation + 1
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: next})
+	s := f.waitStatus(p.UID, "resized", func(s corev1.PodStatus) bool {
+		return s.ObservedGeneration == next.Generation && initOf(s, "40m")
+	})
+	require.Zero(t, s.InitContainerStatuses[0].RestartCount)
+	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
+}
+
 func TestResizeByRestart(t *testing.T) {
 	f := newFixture(t)
 	p := sized("20m", "30Mi", func(p *corev1.Pod) {

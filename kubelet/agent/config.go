@@ -21,7 +21,6 @@ const (
 	defaultClusterDomain       = "cluster.local"
 	defaultHostsFile           = "/etc/hosts"
 	defaultResolvConf          = "/etc/resolv.conf"
-	defaultRuntimeName         = "containerd"
 	defaultShutdownGracePeriod = 10 * time.Second
 	defaultMaxPods             = 110
 )
@@ -96,8 +95,6 @@ type LockConfig struct {
 type RuntimeConfig struct {
 	// Endpoint is the socket of the container runtime.
 	Endpoint string
-	// Name is the scheme of container IDs in statuses; "containerd" if empty.
-	Name string
 	// RelistPeriod is how often all Pods of the runtime are listed, as a safety net for missed events; 2 min if zero.
 	RelistPeriod time.Duration
 }
@@ -222,7 +219,6 @@ func (c *Config) complete() error {
 	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate()); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	setDefault(&c.Runtime.Name, defaultRuntimeName)
 	setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)
 	setDefault(&c.DNS.ResolvConf, defaultResolvConf)
 	setDefault(&c.HostsFile, defaultHostsFile)

@@ -137,7 +137,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		OnPodGone: base.podEvents.Removed, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
 		Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
 	}, podworker.Config{
-		RuntimeName: config.Runtime.Name, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,
+		RuntimeName: runtime.name.get, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,
 	})
 }
 

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -28,6 +31,46 @@ type runtimeComponents struct {
 	// connection is nil if Deps.Runtime replaces it.
 	connection connection
 	links      *logs.Links // nil if container logs are not linked
+	name       *runtimeName
+}
+
+// versionTimeout bounds the request for the runtime's name, for which the status of a Pod waits.
+const versionTimeout = 2 * time.Second
+
+// runtimeName is the name by which the runtime calls itself: the scheme of container IDs in statuses.
+type runtimeName struct {
+	runtime container.Runtime
+	logger  *slog.Logger
+	mu      sync.Mutex // guards name, and is held while it is read
+	name    string     // empty while it is not known
+}
+
+// get returns the name. It reads it from the runtime if no one has before.
+func (n *runtimeName) get() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.name == "" {
+		n.read(context.Background())
+	}
+	return cmp.Or(n.name, "containerd") // a status with another scheme follows when the runtime is reachable
+}
+
+// refresh reads the name: the runtime that is connected now may be another one.
+func (n *runtimeName) refresh(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.read(ctx)
+}
+
+func (n *runtimeName) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	resp, err := n.runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		n.logger.Warn("failed to read the container runtime's name", "error", err)
+		return
+	}
+	n.name = resp.RuntimeName
 }
 
 func newRuntime(base *base) (*runtimeComponents, error) {
@@ -45,6 +88,7 @@ func newRuntime(base *base) (*runtimeComponents, error) {
 		r.links = logs.NewLinks(dir, base.config.Logs.PodsDir)
 		r.client = housekeeping.LinkLogs(r.client, r.links, base.deps.Logger)
 	}
+	r.name = &runtimeName{runtime: r.client, logger: base.deps.Logger}
 	return r, nil
 }
 
@@ -108,6 +152,7 @@ func (w *runtimeWatcher) onConnected(ctx context.Context) error {
 	if err := w.setup(ctx); err != nil {
 		return err
 	}
+	w.runtime.name.refresh(ctx)
 	if resp, err := w.runtime.client.Status(ctx, &runtimeapi.StatusRequest{}); err == nil {
 		w.status(resp)
 	}

@@ -170,8 +170,9 @@ func (noAllocations) Forget(types.UID)                     {}
 
 // Config are the values a Manager works with.
 type Config struct {
-	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
-	RuntimeName string
+	// RuntimeName returns the scheme of container ids in statuses. It is called for Pods that have containers only; nil
+	// means "containerd".
+	RuntimeName func() string
 	// HostIPs are the node's addresses, the primary one first; nil means that it has none.
 	HostIPs func() []string
 	// MaxBackoff is the longest backoff of a crash loop; kuberuntime.MaxBackoff if zero.
@@ -182,8 +183,8 @@ func (c Config) withDefaults() Config {
 	if c.HostIPs == nil {
 		c.HostIPs = func() []string { return nil }
 	}
-	if c.RuntimeName == "" {
-		c.RuntimeName = "containerd"
+	if c.RuntimeName == nil {
+		c.RuntimeName = func() string { return "containerd" }
 	}
 	return c
 }

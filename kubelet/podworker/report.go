@@ -37,7 +37,7 @@ func (w *worker) report() {
 		Pod:         w.pod,
 		Old:         w.lastStatus(),
 		Runtime:     w.runtime,
-		RuntimeName: w.m.config.RuntimeName,
+		RuntimeName: w.runtimeName(),
 		Waiting:     w.waiting,
 		Messages:    w.terminationMessages,
 		Probes:      probeResults{w.m.deps.Probes},
@@ -119,4 +119,13 @@ func fieldRef(pod *corev1.Pod, name string) *corev1.ObjectReference {
 	}
 	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, name)
 	return ref
+}
+
+// runtimeName returns the scheme of the container ids, empty if the Pod has no containers. It may have to be read from the
+// runtime, which need not be reachable before that.
+func (w *worker) runtimeName() string {
+	if w.runtime == nil || len(w.runtime.Containers) == 0 {
+		return ""
+	}
+	return w.m.config.RuntimeName()
 }

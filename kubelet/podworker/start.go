@@ -241,7 +241,7 @@ func (w *worker) resumeProbes(c *container.ContainerStatus) {
 	w.probed[c.ID] = true
 	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
 	for _, s := range slices.Concat(w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses) {
-		if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName+"://"+c.ID {
+		if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName()+"://"+c.ID {
 			was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
 		}
 	}

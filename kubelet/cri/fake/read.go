@@ -11,6 +11,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Version implements the CRI.
+func (r *Runtime) Version(ctx context.Context, _ *runtimeapi.VersionRequest, _ ...grpc.CallOption,
+) (*runtimeapi.VersionResponse, error) {
+	if err := r.enter(ctx, "Version"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "v1", RuntimeApiVersion: "v1"}, nil
+}
+
 // ListPodSandbox implements the CRI. Of the filter it supports the labels.
 func (r *Runtime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ListPodSandboxResponse, error) {

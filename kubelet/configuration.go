@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
@@ -36,6 +37,9 @@ func convertConfiguration(in *kubeletconfig.KubeletConfiguration, hostname func(
 	if err != nil {
 		return agent.Config{}, err
 	}
+	if period := in.CPUCFSQuotaPeriod; period != nil && (period.Duration < agent.MinCPUQuotaPeriod || period.Duration > agent.MaxCPUQuotaPeriod) {
+		return agent.Config{}, fmt.Errorf("cpuCFSQuotaPeriod %s: want %s to %s", period.Duration, agent.MinCPUQuotaPeriod, agent.MaxCPUQuotaPeriod)
+	}
 	if in.MaxPods < 0 {
 		return agent.Config{}, fmt.Errorf("maxPods %d is negative", in.MaxPods)
 	}
@@ -47,10 +51,11 @@ func convertConfiguration(in *kubeletconfig.KubeletConfiguration, hostname func(
 		Logs:    agent.LogsConfig{PodsDir: defaultPodLogsDir},
 		Runtime: agent.RuntimeConfig{Endpoint: cmp.Or(in.ContainerRuntimeEndpoint, defaultEndpoint)},
 		DNS:     network.DNS{ClusterDNS: in.ClusterDNS, ClusterDomain: in.ClusterDomain, ResolvConf: ptr.Deref(in.ResolverConfig, "")},
-		Pods:    agent.PodConfig{Max: int64(in.MaxPods)},
+		Pods:    agent.PodConfig{Max: int64(in.MaxPods), SeccompDefault: ptr.Deref(in.SeccompDefault, false)},
 		Cgroups: agent.CgroupConfig{
 			Root: in.CgroupRoot, FailV1: ptr.Deref(in.FailCgroupV1, false), FailSwapOn: ptr.Deref(in.FailSwapOn, false),
 			SwapBehavior: cm.SwapBehavior(in.MemorySwap.SwapBehavior), SingleProcessOOMKill: in.SingleProcessOOMKill,
+			NoCPUQuota: !ptr.Deref(in.CPUCFSQuota, true), CPUQuotaPeriod: ptr.Deref(in.CPUCFSQuotaPeriod, metav1.Duration{}).Duration,
 			PodPidsLimit: ptr.Deref(in.PodPidsLimit, 0), KubeletCgroups: in.KubeletCgroups, SystemCgroups: in.SystemCgroups,
 			Enforcement: cm.Enforcement{
 				KubeReserved: reservation.Kubernetes, SystemReserved: reservation.System, Enforce: in.EnforceNodeAllocatable,

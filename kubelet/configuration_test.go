@@ -3,8 +3,10 @@ package kubelet
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
@@ -13,6 +15,8 @@ import (
 
 func TestResourceConfigurationIsChecked(t *testing.T) {
 	for want, in := range map[string]*kubeletconfig.KubeletConfiguration{
+		"cpuCFSQuotaPeriod 2s: want 1ms to 1s":      {CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
+		"cpuCFSQuotaPeriod 0s":                      {CPUCFSQuotaPeriod: &metav1.Duration{}},
 		"want cgroupfs or systemd":                  {CgroupDriver: "docker"},
 		"memorySwap.swapBehavior":                   {MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "Unlimited"}},
 		`"all" is not one of none, pods`:            {EnforceNodeAllocatable: []string{"all"}},
@@ -28,7 +32,8 @@ func TestResourceConfigurationIsChecked(t *testing.T) {
 	config, err := convertConfiguration(&kubeletconfig.KubeletConfiguration{
 		MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "LimitedSwap"}, SingleProcessOOMKill: ptr.To(true),
 		EnforceNodeAllocatable: []string{"pods", "system-reserved"}, SystemReservedCgroup: "/system", CgroupDriver: "systemd",
-		FailSwapOn: ptr.To(true), FailCgroupV1: ptr.To(true),
+		FailSwapOn: ptr.To(true), FailCgroupV1: ptr.To(true), SeccompDefault: ptr.To(true),
+		CPUCFSQuota: ptr.To(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 50 * time.Millisecond},
 	}, os.Hostname)
 	require.NoError(t, err)
 	require.Equal(t, cm.LimitedSwap, config.Cgroups.SwapBehavior)
@@ -36,4 +41,12 @@ func TestResourceConfigurationIsChecked(t *testing.T) {
 	require.Equal(t, "/system", config.Cgroups.Enforcement.SystemReservedCgroup)
 	require.Equal(t, cm.DriverSystemd, config.Cgroups.Driver)
 	require.True(t, config.Cgroups.FailSwapOn && config.Cgroups.FailV1)
+	require.True(t, config.Pods.SeccompDefault)
+	require.True(t, config.Cgroups.NoCPUQuota)
+	require.Equal(t, 50*time.Millisecond, config.Cgroups.CPUQuotaPeriod)
+
+	config, err = convertConfiguration(&kubeletconfig.KubeletConfiguration{}, os.Hostname)
+	require.NoError(t, err)
+	require.False(t, config.Pods.SeccompDefault || config.Cgroups.NoCPUQuota)
+	require.Zero(t, config.Cgroups.CPUQuotaPeriod)
 }

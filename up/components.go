@@ -142,6 +142,7 @@ func (u *components) newKubelet() (runFunc, error) {
 			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
 		},
 		Cgroups: agent.CgroupConfig{Root: c.CgroupRoot()},
+		Pods:    agent.PodConfig{SeccompDefault: c.SeccompDefault},
 		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + c.ContainerdSocket()},
 		Static:  agent.StaticConfig{Path: c.StaticPods},
 		Server: agent.ServerConfig{

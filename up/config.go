@@ -44,6 +44,8 @@ type Config struct {
 	// StaticPods is a manifest, or a directory of manifests, of static Pods; empty for none. It may be relative; Complete
 	// makes it absolute.
 	StaticPods string
+	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
+	SeccompDefault bool
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.

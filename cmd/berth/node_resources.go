@@ -9,6 +9,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
+// seccompDefaultUsage is the help of --seccomp-default.
+const seccompDefaultUsage = "run containers that name no seccomp profile with the container runtime's default one,\ninstead of without any"
+
 // resourceFlags configure which resources of the machine Pods may use. They are named as the kubelet's flags, or as the
 // fields of its configuration file where it has no flag.
 type resourceFlags struct {
@@ -17,6 +20,7 @@ type resourceFlags struct {
 	enforce                                  []string
 	podPids                                  int64
 	failSwapOn, failCgroupV1, oneOOMKill     bool
+	seccompDefault                           bool
 	swap                                     string
 
 	set *pflag.FlagSet
@@ -34,6 +38,7 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.systemReservedCgroup, "system-reserved-cgroup", "", "the cgroup of system daemons, which must exist")
 	f.Int64Var(&r.podPids, "pod-max-pids", -1, "maximum number of processes per Pod; -1: unlimited")
 	f.BoolVar(&r.failSwapOn, "fail-swap-on", false, "fail to start on a machine that has swap")
+	f.BoolVar(&r.seccompDefault, "seccomp-default", false, seccompDefaultUsage)
 	f.BoolVar(&r.failCgroupV1, "fail-cgroup-v1", false, "fail to start on a machine that has cgroup v1 only")
 	f.StringVar(&r.swap, "swap-behavior", string(cm.NoSwap),
 		"which Pods may use swap: none (NoSwap), or Burstable Pods in proportion to\ntheir memory requests (LimitedSwap, cgroup v2 only)")
@@ -57,6 +62,7 @@ func (r *resourceFlags) apply(config *agent.Config) error {
 		KubeReservedCgroup: r.kubeReservedCgroup, SystemReservedCgroup: r.systemReservedCgroup,
 	}
 	c.PodPidsLimit, c.FailSwapOn, c.FailV1 = r.podPids, r.failSwapOn, r.failCgroupV1
+	config.Pods.SeccompDefault = r.seccompDefault
 	if c.SwapBehavior = cm.SwapBehavior(r.swap); c.SwapBehavior.Validate() != nil {
 		return usageError{fmt.Errorf("--swap-behavior: %w", c.SwapBehavior.Validate())}
 	}

@@ -78,6 +78,7 @@ func newUp() *cobra.Command {
 	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
+	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/kubelet/util/oom"
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"Config.Lock.ExitOnContention":      func(c *Config) { c.Lock.ExitOnContention = true },
 		"Config.Images.CredentialProviders": func(c *Config) { c.Images.CredentialProviders = "x" },
 		"Config.Pods.Max":                   func(c *Config) { c.Pods.Max = -1 },
+		"Config.Cgroups.CPUQuotaPeriod":     func(c *Config) { c.Cgroups.CPUQuotaPeriod = time.Microsecond },
 		"enforceNodeAllocatable":            func(c *Config) { c.Cgroups.Enforcement.Enforce = []string{"all"} },
 	} {
 		config := valid

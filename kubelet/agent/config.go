@@ -25,6 +25,12 @@ const (
 	defaultMaxPods             = 110
 )
 
+// Bounds of CgroupConfig.CPUQuotaPeriod, which are the kernel's.
+const (
+	MinCPUQuotaPeriod = time.Millisecond
+	MaxCPUQuotaPeriod = time.Second
+)
+
 // DefaultOOMScoreAdj is the oom_score_adj of a process that runs an agent: the kernel kills nearly all others first.
 const DefaultOOMScoreAdj = qos.KubeletOOMScoreAdj
 
@@ -114,6 +120,10 @@ type CgroupConfig struct {
 	SingleProcessOOMKill *bool
 	// PodPidsLimit is the most processes of one Pod; no limit if not positive.
 	PodPidsLimit int64
+	// NoCPUQuota leaves the CPU limits of Pods and containers to their shares: the kernel does not enforce them.
+	NoCPUQuota bool
+	// CPUQuotaPeriod is the period in which the kernel enforces CPU limits, 1 ms to 1 s; 100 ms if zero.
+	CPUQuotaPeriod time.Duration
 	// Enforcement says what is reserved for the node's own daemons, and what cgroups enforce.
 	Enforcement cm.Enforcement
 	// KubeletCgroups and SystemCgroups name the cgroups of the node's own daemons for statistics; empty ones are found out.
@@ -131,6 +141,8 @@ type PodConfig struct {
 	// AllowedUnsafeSysctls are the sysctls that Pods may set beside the safe ones; a name that ends in "*" allows all names
 	// with that prefix.
 	AllowedUnsafeSysctls []string
+	// SeccompDefault gives containers that name no seccomp profile the runtime's default one; else they run without any.
+	SeccompDefault bool
 }
 
 // ImageConfig says how images are pulled and removed.
@@ -215,6 +227,9 @@ func (c *Config) complete() error {
 		return errors.New("agent: Config.Images.CredentialProviders and CredentialProvidersDir must be set together")
 	case c.Pods.Max < 0:
 		return fmt.Errorf("agent: Config.Pods.Max %d is negative", c.Pods.Max)
+	}
+	if period := c.Cgroups.CPUQuotaPeriod; period != 0 && (period < MinCPUQuotaPeriod || period > MaxCPUQuotaPeriod) {
+		return fmt.Errorf("agent: Config.Cgroups.CPUQuotaPeriod %s: want %s to %s", period, MinCPUQuotaPeriod, MaxCPUQuotaPeriod)
 	}
 	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate()); err != nil {
 		return fmt.Errorf("agent: %w", err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,14 +37,19 @@ func configz(c *Config, driver cm.Driver) map[string]any {
 		ContainerRuntimeEndpoint: c.Runtime.Endpoint, KubeReserved: list(c.Cgroups.Enforcement.KubeReserved),
 		SystemReserved: list(c.Cgroups.Enforcement.SystemReserved), EnforceNodeAllocatable: c.Cgroups.Enforcement.Enforce,
 		KubeReservedCgroup: c.Cgroups.Enforcement.KubeReservedCgroup, SystemReservedCgroup: c.Cgroups.Enforcement.SystemReservedCgroup,
-		MemorySwap:           configv1beta1.MemorySwapConfiguration{SwapBehavior: string(c.Cgroups.SwapBehavior)},
-		SingleProcessOOMKill: c.Cgroups.SingleProcessOOMKill, FailSwapOn: &c.Cgroups.FailSwapOn, FailCgroupV1: &c.Cgroups.FailV1,
+		MemorySwap:  configv1beta1.MemorySwapConfiguration{SwapBehavior: string(c.Cgroups.SwapBehavior)},
+		CPUCFSQuota: ptr.To(!c.Cgroups.NoCPUQuota), CPUCFSQuotaPeriod: &metav1.Duration{Duration: quotaPeriod(c)},
+		SeccompDefault: &c.Pods.SeccompDefault, SingleProcessOOMKill: c.Cgroups.SingleProcessOOMKill, FailSwapOn: &c.Cgroups.FailSwapOn, FailCgroupV1: &c.Cgroups.FailV1,
 		StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL, RegisterWithTaints: c.Node.Taints,
 		AllowedUnsafeSysctls: c.Pods.AllowedUnsafeSysctls,
 	}
 	setImageFields(out, c)
 	setServerFields(out, &c.Server)
 	return map[string]any{"kubeletconfig": out}
+}
+
+func quotaPeriod(c *Config) time.Duration {
+	return cmp.Or(c.Cgroups.CPUQuotaPeriod, time.Duration(cm.DefaultQuotaPeriod)*time.Microsecond)
 }
 
 // setImageFields sets the fields of images and logs.

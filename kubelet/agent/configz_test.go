@@ -41,6 +41,9 @@ func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 	require.True(t, *c.EnableDebuggingHandlers)
 	require.False(t, *c.EnableSystemLogHandler)
 	require.Zero(t, *c.HealthzPort)
+	require.True(t, *c.CPUCFSQuota)
+	require.Equal(t, 100*time.Millisecond, c.CPUCFSQuotaPeriod.Duration)
+	require.False(t, *c.SeccompDefault)
 
 	c = shown(func(config *Config) {
 		config.Images.MaxParallelPulls, config.Images.PullQPS, config.Images.PullBurst, config.Images.GCHigh, config.Images.GCLow = 1, 5, 10, 85, 80
@@ -48,7 +51,11 @@ func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 		config.Logs.MaxSize, config.Pods.MaxBackoff, config.Images.MaxAge = 1<<20, time.Minute, time.Hour
 		config.Server.HealthzAddress, config.Server.NoDebugging, config.Server.LogDir, config.Server.LogQuery = "127.0.0.1:10248", true, "/var/log", true
 		config.Server.Profiling, config.Server.Contention = true, true
+		config.Pods.SeccompDefault, config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod = true, true, time.Millisecond
 	})
+	require.True(t, *c.SeccompDefault)
+	require.False(t, *c.CPUCFSQuota)
+	require.Equal(t, time.Millisecond, c.CPUCFSQuotaPeriod.Duration)
 	require.True(t, *c.SerializeImagePulls)
 	require.EqualValues(t, 5, *c.RegistryPullQPS)
 	require.EqualValues(t, 10, c.RegistryBurst)

@@ -60,9 +60,11 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}); err != nil {
 		return nil, err
 	}
+	resources := cm.DetectResourceOptions()
+	resources.NoCPUQuota, resources.QuotaPeriod = config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod.Microseconds()
 	if n.cgroups, err = cm.New(cm.Deps{Logger: base.logger("cgroups")}, cm.Config{
 		CgroupRoot: config.Cgroups.Root, Driver: config.Cgroups.Driver, PodPidsLimit: config.Cgroups.PodPidsLimit,
-		Resources: cm.DetectResourceOptions(),
+		Resources: resources,
 	}); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,11 @@ type Config struct {
 	// SingleProcessOOMKill has the kernel kill one process of a container that is out of memory instead of all; nil is what
 	// cm.DetectResourceOptions says.
 	SingleProcessOOMKill *bool
+	// NoCPUQuota does not enforce CPU limits. CPUQuotaPeriod is the period of their quotas; the default of cm if zero.
+	NoCPUQuota     bool
+	CPUQuotaPeriod time.Duration
+	// SeccompDefault gives containers that name no seccomp profile the runtime's.
+	SeccompDefault bool
 }
 
 // Deps holds what a Helper needs; all are required.
@@ -119,7 +125,8 @@ func (h *Helper) UpdateRuntimeStatus(resp *runtimeapi.StatusResponse) {
 // rebuild replaces the builder of CRI configurations.
 func (h *Helper) rebuild(recursiveReadOnly bool) {
 	resources := cm.DetectResourceOptions()
-	resources.SwapBehavior = h.config.SwapBehavior
+	resources.SwapBehavior, resources.NoCPUQuota = h.config.SwapBehavior, h.config.NoCPUQuota
+	resources.QuotaPeriod = h.config.CPUQuotaPeriod.Microseconds()
 	if single := h.config.SingleProcessOOMKill; single != nil {
 		resources.SingleProcessOOMKill = *single
 	}
@@ -130,7 +137,7 @@ func (h *Helper) rebuild(recursiveReadOnly bool) {
 	resources.MemoryCapacity, resources.SwapCapacity = info.Memory, info.Swap
 	h.builder.Store(kuberuntime.NewBuilder(kuberuntime.Config{
 		PodLogsDir: h.config.PodLogsDir, SeccompRoot: filepath.Join(h.config.RootDir, "seccomp"), DNS: h.config.DNS,
-		Resources: resources, RecursiveReadOnly: recursiveReadOnly,
+		Resources: resources, RecursiveReadOnly: recursiveReadOnly, SeccompDefault: h.config.SeccompDefault,
 	}))
 }
 

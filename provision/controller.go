@@ -13,6 +13,8 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/controller/leader"
 )
 
 // ProvisionController provisions PersistentVolumes for PersistentVolumeClaims and deletes the storage of released ones.
@@ -27,6 +29,10 @@ type ProvisionController struct {
 	metrics  *metrics
 	// started is set when Run is called, after which options are refused; running is set when the work begins.
 	started, running atomic.Bool
+	// synced is set while the caches are complete and the workers run.
+	synced atomic.Bool
+	// elector is set once RunContext takes part in the leader election.
+	elector atomic.Pointer[leader.Elector]
 }
 
 // New returns a controller for the claims whose StorageClass names provisionerName, or one of the
@@ -92,6 +98,23 @@ func NewProvisionController(
 // HasRun returns whether the controller has begun to work: with leader election, whether it has ever led.
 func (ctrl *ProvisionController) HasRun() bool {
 	return ctrl.running.Load()
+}
+
+// Ready returns nil while the controller works with complete caches, or waits for the Lease.
+func (ctrl *ProvisionController) Ready() error {
+	switch {
+	case ctrl.synced.Load(), ctrl.IsWaiting():
+		return nil
+	case ctrl.running.Load():
+		return fmt.Errorf("provision controller %q is not ready: waiting for the initial list of claims, volumes and classes",
+			ctrl.provisionerName)
+	}
+	return fmt.Errorf("provision controller %q is not ready: it is not running", ctrl.provisionerName)
+}
+
+// IsWaiting returns whether the controller waits for the Lease, which another process holds.
+func (ctrl *ProvisionController) IsWaiting() bool {
+	return ctrl.elector.Load() != nil && !ctrl.running.Load()
 }
 
 // Run calls RunContext until the channel is closed, and logs its error. A nil channel is never closed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,7 @@ type engine struct {
 	logger      *slog.Logger
 	clock       clock.WithTicker
 	timeline    *timeline.Recorder
+	synced      *atomic.Bool
 
 	informers informerSet
 	claims    *claimIndex
@@ -84,7 +86,7 @@ func (ctrl *ProvisionController) newEngine(events record.EventRecorder, gate *bi
 	e := &engine{
 		name: ctrl.provisionerName, client: ctrl.client, provisioner: ctrl.provisioner, serves: ctrl.serves,
 		settings: s, metrics: ctrl.metrics, events: events, logger: s.logger.With("provisioner", ctrl.provisionerName),
-		clock: s.clock, timeline: s.timeline,
+		clock: s.clock, timeline: s.timeline, synced: &ctrl.synced,
 		informers: newInformerSet(ctrl.client, s),
 		states:    newClaimStates(), deletions: newVolumeStates(), gate: gate,
 		limits: limits{
@@ -135,6 +137,8 @@ func (e *engine) run(ctx context.Context) error {
 	source := func() (int, time.Duration) { return e.states.waiting(e.clock.Now()) }
 	e.metrics.queue.source.Store(&source)
 	defer e.metrics.queue.source.Store(nil)
+	e.synced.Store(true)
+	defer e.synced.Store(false)
 
 	var syncing, cleaning, calling sync.WaitGroup
 	start := func(group *sync.WaitGroup, count int, from queue, handle func(context.Context, string)) {

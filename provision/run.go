@@ -68,7 +68,7 @@ func (ctrl *ProvisionController) runElected(ctx context.Context, work func(conte
 		client = unthrottled(ctrl.client) // requests of the controller must not delay those that renew the Lease
 	}
 	elector, err := leader.New(leader.Deps{
-		Client: client.CoordinationV1(), Logger: s.logger.With("provisioner", ctrl.provisionerName),
+		Client: client.CoordinationV1(), Logger: s.logger.With("provisioner", ctrl.provisionerName), Registerer: s.registerer,
 	}, leader.Config{
 		Namespace: s.leaderNamespace, Name: leaseName(ctrl.provisionerName), Identity: ctrl.identity,
 		LeaseDuration: s.leaseDuration, RenewDeadline: s.renewDeadline, RetryPeriod: s.retryPeriod,
@@ -76,5 +76,6 @@ func (ctrl *ProvisionController) runElected(ctx context.Context, work func(conte
 	if err != nil {
 		return err
 	}
+	ctrl.elector.Store(elector)
 	return elector.Run(ctx, work)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
 	"github.com/berth-dev/berth/up/containerd"
@@ -55,8 +56,10 @@ type Cluster struct {
 	clock        clock.WithTicker
 	timeline     *timeline.Recorder
 	stageMetrics *metrics.Stages // of the timeline
-	logger       *slog.Logger
-	startedAt    time.Time
+	// controllerMetrics are served beside those of the kubelet, and on the socket.
+	controllerMetrics metricsserver.Registries
+	logger            *slog.Logger
+	startedAt         time.Time
 	// runtime is the config of the containerd that was started last.
 	runtime atomic.Pointer[containerd.Config]
 	// exitRecords is shared by all runs of containerd.

@@ -132,7 +132,7 @@ func (u *components) newKubelet() (runFunc, error) {
 	thresholds.DiskAvailableCap = EnoughFreeBytes
 	k, err := agent.New(agent.Deps{
 		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
-		Collectors: []prometheus.Collector{c.stageMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
+		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
 		Node: agent.NodeConfig{
 			Name: c.NodeName, IPs: []net.IP{gateway}, Version: version.Kubelet(), Thresholds: thresholds,
@@ -184,6 +184,7 @@ func (u *components) newAttachDetachController() (runFunc, error) {
 	}
 	controller, err := attachdetach.New(attachdetach.Deps{
 		Client: client, OnClaimChanged: u.claimEvents.notify, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Registerer: c.controllerMetrics.New(attachdetachName),
 	}, attachdetach.Config{})
 	if err != nil {
 		return nil, err
@@ -197,8 +198,9 @@ func (c *Cluster) newReplicaSetController() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: c.timeline, Logger: c.logger, Clock: c.clock},
-		replicaset.Config{})
+	controller, err := replicaset.New(replicaset.Deps{
+		Client: client, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Registerer: c.controllerMetrics.New("replicaset"),
+	}, replicaset.Config{})
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,9 @@ func (c *Cluster) newProvisioner() (runFunc, error) {
 	controller, err := provision.New(client, local.ProvisionerName, provisioner,
 		provision.LeaderElection(false), // the data directory's lock allows one process per cluster
 		provision.IntentFinalizer(local.IntentFinalizer(c.NodeName)),
-		provision.Timeline(c.timeline), provision.Logger(c.logger))
+		provision.Timeline(c.timeline), provision.Logger(c.logger),
+		provision.Registerer(prometheus.WrapRegistererWith(prometheus.Labels{"provisioner": local.ProvisionerName},
+			c.controllerMetrics.New("provision"))))
 	if err != nil {
 		return nil, err
 	}
@@ -112,5 +114,6 @@ func (c *Cluster) newTimelineServer() (runFunc, error) {
 	if err := registry.Register(c.stageMetrics); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return func(ctx context.Context) error { return remote.Serve(ctx, listener, c.timeline, registry) }, nil
+	gatherer := prometheus.Gatherers{registry, &c.controllerMetrics}
+	return func(ctx context.Context) error { return remote.Serve(ctx, listener, c.timeline, gatherer) }, nil
 }

@@ -46,7 +46,7 @@ func (c *Cluster) newCSIProvisioner() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.newCSISidecar(csisidecar.Deps{Client: client, Dynamic: objects},
+	return c.newCSISidecar(csisidecar.Deps{Client: client, Dynamic: objects, Registerer: c.controllerMetrics.New("csi-provisioner")},
 		csisidecar.Config{Provision: true, Capacity: true, Resize: true})
 }
 
@@ -56,7 +56,7 @@ func (c *Cluster) newCSIAttacher() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.newCSISidecar(csisidecar.Deps{Client: client}, csisidecar.Config{Attach: true})
+	return c.newCSISidecar(csisidecar.Deps{Client: client, Registerer: c.controllerMetrics.New("csi-attacher")}, csisidecar.Config{Attach: true})
 }
 
 // newCSISidecar completes deps and config for this cluster's own driver. There is no leader election, because the data

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -59,6 +60,8 @@ type Deps struct {
 	Driver Publisher
 	Logger *slog.Logger
 	Clock  clock.WithTicker
+	// Registerer registers the metrics of the work queue while the attacher runs. By default there are none.
+	Registerer prometheus.Registerer
 }
 
 // Config is the configuration of an Attacher. DriverName is required.
@@ -129,8 +132,8 @@ func New(deps Deps, config Config) (*Attacher, error) {
 	}
 	var err error
 	a.runner, err = controller.NewTyped(reconcile.TypedFunc[string](a.reconcile),
-		controller.Deps{Logger: deps.Logger, Clock: deps.Clock},
-		controller.Config{Name: "csi-attacher", Workers: config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
+		controller.Deps{Logger: deps.Logger, Clock: deps.Clock, Registerer: deps.Registerer},
+		controller.Config{Name: "attacher of " + config.DriverName, Workers: config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
 	if err != nil {
 		return nil, err
 	}
@@ -202,3 +205,9 @@ func (a *Attacher) Start(ctx context.Context) error {
 	})
 	return a.runner.Start(ctx)
 }
+
+// Ready returns nil once the caches are filled and the workers run.
+func (a *Attacher) Ready() error { return a.runner.Ready() }
+
+// Healthy returns an error while a worker is stuck.
+func (a *Attacher) Healthy() error { return a.runner.Healthy() }

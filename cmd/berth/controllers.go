@@ -9,13 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/local"
 	"github.com/berth-dev/berth/replicaset"
@@ -23,10 +24,10 @@ import (
 )
 
 type controllersFlags struct {
-	kubeconfig, nodeName, volumes, attachNodes, socket string
-	run, drivers                                       []string
-	leaderElection, capacity, attach, resize           bool
-	verbosity                                          int
+	kubeconfig, nodeName, volumes, attachNodes, socket, metrics string
+	run, drivers                                                []string
+	leaderElection, capacity, attach, resize                    bool
+	verbosity                                                   int
 }
 
 // controllerNames are the controllers that can be run on their own.
@@ -61,6 +62,7 @@ func newControllers() *cobra.Command {
 	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: expand volumes too (false: the driver has an external-resizer)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "run several replicas of which one at a time is active (not for provision, which each node runs)")
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
+	f.StringVar(&flags.metrics, "metrics-address", "", metricsAddressUsage)
 	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish CSIStorageCapacity objects for the driver")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
@@ -84,63 +86,75 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
 		f.run = nil // --csi-driver alone runs only that driver's sidecars
 	}
-	records := newTimelineServer(f.socket)
-	starts := map[string]func(context.Context) error{
-		"records": func(ctx context.Context) error { return records.run(ctx) },
-	}
-	for _, name := range f.run {
-		if starts[name], err = f.controller(name, config, client, records.recorder); err != nil {
+	records, registries := newTimelineServer(f.socket), &metricsserver.Registries{}
+	var components []component
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(f.run))) {
+		c, err := f.controller(name, config, client, records.recorder, registries.New(name))
+		if err != nil {
 			return fmt.Errorf("set up controller %s: %w", name, err)
 		}
+		components = append(components, c)
 	}
-	for _, driver := range f.drivers {
-		if starts["csi "+driver], err = f.csi(driver, config, records.recorder); err != nil {
+	for _, driver := range slices.Compact(slices.Sorted(slices.Values(f.drivers))) {
+		c, err := f.csi(driver, config, records.recorder, registries.New("csi "+driver))
+		if err != nil {
 			return fmt.Errorf("set up --csi-driver %s: %w", driver, err)
 		}
+		components = append(components, c)
 	}
-	group, ctx := errgroup.WithContext(cmd.Context())
-	for name, start := range starts {
-		group.Go(func() error {
-			if err := start(ctx); err != nil {
-				return fmt.Errorf("controller %s: %w", name, err)
-			}
-			return nil
-		})
+	if err := registries.New("stages").Register(records.stages); err != nil {
+		return err
 	}
-	return group.Wait()
+	server, err := newMetricsServer(f.metrics, registries, components, stderrLogger(f.verbosity))
+	if err != nil {
+		return err
+	}
+	return runComponents(cmd.Context(), append(components, server, component{
+		check: metricsserver.Check{Name: "records"},
+		start: func(ctx context.Context) error { return records.run(ctx, registries) },
+	}))
 }
 
-// controller returns the start function of a controller. Those that work for the whole cluster, or for selected nodes,
+// controller returns a controller as a component. Those that work for the whole cluster, or for selected nodes,
 // run in one replica at a time.
 func (f controllersFlags) controller(name string, config *rest.Config, client kubernetes.Interface, recorder *timeline.Recorder,
-) (func(context.Context) error, error) {
+	registry *prometheus.Registry,
+) (component, error) {
 	logger := stderrLogger(f.verbosity)
+	c := component{check: metricsserver.Check{Name: name}}
 	var lease string
-	var start func(context.Context) error
 	switch name {
 	case "replicaset":
-		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: recorder, Logger: logger}, replicaset.Config{})
+		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: recorder, Logger: logger, Registerer: registry},
+			replicaset.Config{})
 		if err != nil {
-			return nil, err
+			return c, err
 		}
-		lease, start = "berth-replicaset", controller.Start
+		lease, c.start = "berth-replicaset", controller.Start
+		c.check.Ready, c.check.Healthy = controller.Ready, controller.Healthy
 	case "attachdetach":
-		nodes, controller, err := f.attachdetach(client, recorder, logger)
+		nodes, controller, err := f.attachdetach(client, recorder, registry, logger)
 		if err != nil {
-			return nil, err
+			return c, err
 		}
-		lease, start = attachDetachLease(nodes), controller.Start
+		lease, c.start, c.check.Ready = attachDetachLease(nodes), controller.Start, controller.Ready
 	default:
-		return f.provision(client, recorder, logger)
+		controller, err := f.provision(client, recorder, registry, logger)
+		if err != nil {
+			return c, err
+		}
+		c.start, c.check.Ready = controller.RunContext, controller.Ready
+		return c, nil
 	}
 	if !f.leaderElection {
-		return start, nil
+		return c, nil
 	}
-	return whileLeading(config, lease, logger, start)
+	return whileLeading(config, lease, registry, logger, c)
 }
 
 // attachdetach manages only the selected nodes: two controllers for one node would undo each other's work.
-func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger,
+func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, registry *prometheus.Registry,
+	logger *slog.Logger,
 ) (labels.Selector, *attachdetach.Controller, error) {
 	if f.attachNodes == "" {
 		return nil, nil, usageError{errors.New("--attach-nodes is required: select the nodes that no other attach/detach controller manages")}
@@ -149,7 +163,7 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *ti
 	if err != nil {
 		return nil, nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
 	}
-	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: recorder, Logger: logger},
+	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: recorder, Logger: logger, Registerer: registry},
 		attachdetach.Config{NodeSelector: nodes})
 	if err != nil {
 		return nil, nil, err
@@ -158,7 +172,9 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *ti
 	return nodes, controller, nil
 }
 
-func (f controllersFlags) provision(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) provision(client kubernetes.Interface, recorder *timeline.Recorder, registry *prometheus.Registry,
+	logger *slog.Logger,
+) (*provision.ProvisionController, error) {
 	node := f.nodeName
 	if node == "" {
 		host, err := os.Hostname()
@@ -172,10 +188,7 @@ func (f controllersFlags) provision(client kubernetes.Interface, recorder *timel
 		return nil, err
 	}
 	// Each node runs its own instance, because no other machine can create a directory on it: there is no leader to elect.
-	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
-		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(recorder), provision.Logger(logger))
-	if err != nil {
-		return nil, err
-	}
-	return controller.RunContext, nil
+	return provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
+		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(recorder), provision.Logger(logger),
+		provision.Registerer(prometheus.WrapRegistererWith(prometheus.Labels{"provisioner": local.ProvisionerName}, registry)))
 }

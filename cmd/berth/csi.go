@@ -1,16 +1,17 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/berth-dev/berth/internal/metricsserver"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/up/csisidecar"
@@ -18,7 +19,8 @@ import (
 
 // newCSISidecar returns the controllers of one CSI driver, with clients for the cluster of clientConfig. In a Pod,
 // POD_NAME and POD_NAMESPACE name it, as the downward API sets them.
-func newCSISidecar(clientConfig *rest.Config, config csisidecar.Config, recorder *timeline.Recorder, logger *slog.Logger,
+func newCSISidecar(clientConfig *rest.Config, config csisidecar.Config, recorder *timeline.Recorder,
+	registry *prometheus.Registry, logger *slog.Logger,
 ) (*csisidecar.Sidecar, error) {
 	client, err := kubernetes.NewForConfig(clientConfig)
 	if err != nil {
@@ -29,21 +31,31 @@ func newCSISidecar(clientConfig *rest.Config, config csisidecar.Config, recorder
 		return nil, fmt.Errorf("create an API client: %w", err)
 	}
 	config.PodNamespace, config.PodName = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
-	return csisidecar.New(csisidecar.Deps{Client: client, Dynamic: objects, Timeline: recorder, Logger: logger}, config)
+	return csisidecar.New(csisidecar.Deps{
+		Client: client, Dynamic: objects, Timeline: recorder, Logger: logger, Registerer: registry,
+	}, config)
+}
+
+// sidecarComponent returns the controllers of one driver as a component.
+func sidecarComponent(name string, sidecar *csisidecar.Sidecar) component {
+	return component{start: sidecar.Start, check: metricsserver.Check{
+		Name: name, Ready: sidecar.Ready, Healthy: sidecar.Healthy, IsWaiting: sidecar.IsWaiting,
+	}}
 }
 
 // csi returns the controllers of one CSI driver, given as NAME=SOCKET.
-func (f controllersFlags) csi(driver string, config *rest.Config, recorder *timeline.Recorder) (func(context.Context) error, error) {
+func (f controllersFlags) csi(driver string, config *rest.Config, recorder *timeline.Recorder, registry *prometheus.Registry,
+) (component, error) {
 	name, socket, ok := strings.Cut(driver, "=")
 	if !ok || name == "" || socket == "" {
-		return nil, usageError{fmt.Errorf("--csi-driver %q: want NAME=SOCKET", driver)}
+		return component{}, usageError{fmt.Errorf("--csi-driver %q: want NAME=SOCKET", driver)}
 	}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver:    csiprovision.Config{Name: name, Socket: socket},
 		Provision: true, Attach: f.attach, Capacity: f.capacity, Resize: f.resize, LeaderElection: f.leaderElection,
-	}, recorder, stderrLogger(f.verbosity))
+	}, recorder, registry, stderrLogger(f.verbosity))
 	if err != nil {
-		return nil, err
+		return component{}, err
 	}
-	return sidecar.Start, nil
+	return sidecarComponent("csi "+name, sidecar), nil
 }

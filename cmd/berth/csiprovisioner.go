@@ -11,16 +11,17 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/up/csisidecar"
 )
 
 type csiProvisionerFlags struct {
-	kubeconfig, address, leaderNamespace, fsType string
-	leaderElection, capacity, metadata, resize   bool
-	timeout, capacityPeriod                      time.Duration
-	workers, metricsPort, verbosity              int
+	kubeconfig, address, leaderNamespace, fsType, metrics string
+	leaderElection, capacity, metadata, resize            bool
+	timeout, capacityPeriod                               time.Duration
+	workers, metricsPort, verbosity                       int
 }
 
 func newCSIProvisioner() *cobra.Command {
@@ -52,7 +53,8 @@ func newCSIProvisioner() *cobra.Command {
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
 	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
 	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to poll the driver's capacity for changes that have no event (default 1m)")
-	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve metrics on this port (0: disabled)")
+	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve the provision controller's metrics on this port of all addresses (0: disabled)")
+	flags.StringVar(&f.metrics, "metrics-address", "", metricsAddressUsage)
 	flags.IntVarP(&f.verbosity, "verbosity", "v", 0, verbosityUsage)
 	return cmd
 }
@@ -67,6 +69,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	registries := &metricsserver.Registries{}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
@@ -76,11 +79,16 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 			provision.Threadiness(f.workers),
 			provision.MetricsPort(int32(f.metricsPort)), //nolint:gosec // the option checks it
 		},
-	}, nil, logger)
+	}, nil, registries.New("csi"), logger)
 	if err != nil {
 		return err
 	}
-	return sidecar.Start(ctx)
+	controllers := sidecarComponent("csi "+name, sidecar)
+	server, err := newMetricsServer(f.metrics, registries, []component{controllers}, logger)
+	if err != nil {
+		return err
+	}
+	return runComponents(ctx, []component{controllers, server})
 }
 
 // driverName reads the driver's name over CSI. It waits for a driver that does not serve yet.

@@ -46,17 +46,18 @@ func TestOneReplicaRunsAtATime(t *testing.T) {
 	}
 	launch := func() replica {
 		r := replica{started: make(chan struct{}), ended: make(chan struct{})}
-		start, err := whileLeading(config, "lease", slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+		work := component{start: func(ctx context.Context) error {
 			close(r.started)
 			<-ctx.Done()
 			return nil
-		})
+		}}
+		elected, err := whileLeading(config, "lease", nil, slog.New(slog.DiscardHandler), work)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		r.stop = stop
 		go func() {
 			defer close(r.ended)
-			if err := start(ctx); err != nil {
+			if err := elected.start(ctx); err != nil {
 				t.Error(err)
 			}
 		}()

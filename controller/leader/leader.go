@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -26,6 +28,8 @@ type Deps struct {
 	Client coordinationv1.LeasesGetter
 	// Logger logs the start of the term. The default discards.
 	Logger *slog.Logger
+	// Registerer registers the gauge leader_election_master_status while Run runs. By default there is none.
+	Registerer prometheus.Registerer
 }
 
 // Config is the configuration of an Elector.
@@ -59,8 +63,9 @@ func NewClient(config *rest.Config) (coordinationv1.LeasesGetter, error) {
 
 // Elector takes part in one election.
 type Elector struct {
-	deps   Deps
-	config Config
+	deps    Deps
+	config  Config
+	leading atomic.Bool
 }
 
 // New returns an Elector. Run takes part in the election.
@@ -99,6 +104,22 @@ func New(deps Deps, config Config) (*Elector, error) {
 	return e, nil
 }
 
+// IsLeading returns whether the work runs. A replica that waits for the Lease is ready to take over, but does not lead.
+func (e *Elector) IsLeading() bool { return e.leading.Load() }
+
+// gauge returns the metric of the leader's state, under the name that Kubernetes' own components use.
+func (e *Elector) gauge() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "leader_election_master_status", Help: "1 while this process leads by the Lease of that name, 0 while it waits for it.",
+		ConstLabels: prometheus.Labels{"name": e.config.Name},
+	}, func() float64 {
+		if e.IsLeading() {
+			return 1
+		}
+		return 0
+	})
+}
+
 func (e *Elector) election(callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
 	return leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
@@ -119,6 +140,13 @@ func (e *Elector) election(callbacks leaderelection.LeaderCallbacks) leaderelect
 // Run returns after work has. It returns what work returned, or an error that wraps ErrLost if the Lease was lost.
 // While work is still ending the Lease is kept; then it is given up, so that another copy can take over at once.
 func (e *Elector) Run(ctx context.Context, work func(context.Context) error) error {
+	if e.deps.Registerer != nil {
+		gauge := e.gauge()
+		if err := e.deps.Registerer.Register(gauge); err != nil {
+			return fmt.Errorf("run leader elector %q: register metrics: %w", e.config.Name, err)
+		}
+		defer e.deps.Registerer.Unregister(gauge)
+	}
 	election, withdraw := context.WithCancel(context.WithoutCancel(ctx))
 	defer withdraw()
 	t := &term{withdraw: withdraw, result: make(chan error, 1)}
@@ -128,7 +156,9 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 			defer end()
 			defer context.AfterFunc(ctx, end)()
 			e.deps.Logger.Info("leading", "lease", e.config.Name, "identity", e.config.Identity)
+			e.leading.Store(true)
 			err := work(leading)
+			e.leading.Store(false)
 			t.finish(err)
 		},
 		OnStoppedLeading: func() {},

@@ -286,7 +286,7 @@ func (a *Agent) LastSourceUpdate() time.Time {
 func (a *Agent) MissedEvents() int64 { return a.pods.watcher.MissedEvents() }
 
 // Metrics gathers the agent's metrics.
-func (a *Agent) Metrics() prometheus.Gatherer { return a.base.metrics.main }
+func (a *Agent) Metrics() prometheus.Gatherer { return a.base.metrics.served }
 
 // Healthy returns an error that names a component that does not respond. It is what /healthz reports.
 func (a *Agent) Healthy(ctx context.Context) error { return server.CheckHealth(ctx, a.server.checks) }

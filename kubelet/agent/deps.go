@@ -40,6 +40,8 @@ type Deps struct {
 	Clock       clock.WithTicker
 	// Collectors are served at /metrics beside the agent's own. Their names must not clash.
 	Collectors []prometheus.Collector
+	// Gatherers are served at /metrics, too. They may have metrics of the same names, with the same help and other labels.
+	Gatherers []prometheus.Gatherer
 	// Flags are the command line's flags by name, served at /flagz; nil serves none.
 	Flags map[string]string
 	// FindIPs, if set, returns the node's current addresses, the primary one first. It is called each time that an address or

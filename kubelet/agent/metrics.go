@@ -12,6 +12,7 @@ import (
 // registries hold the agent's metrics, and what records them for several components.
 type registries struct {
 	main, probes *prometheus.Registry // served at /metrics and /metrics/probes
+	served       prometheus.Gatherer  // main and Deps.Gatherers
 	pods         *metrics.Pods
 	relist       *metrics.Relist
 	images       *metrics.Images
@@ -30,5 +31,6 @@ func newRegistries(deps *Deps) (*registries, error) {
 			return nil, fmt.Errorf("agent: Deps.Collectors: %w", err)
 		}
 	}
+	r.served = append(prometheus.Gatherers{registry}, deps.Gatherers...)
 	return r, nil
 }

@@ -69,7 +69,7 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 // deps returns the dependencies of a server of the node's API with this authentication and authorization.
 func (s *serverComponents) deps(base *base, n *nodeComponents, auth server.Auth) server.Deps {
 	return server.Deps{
-		Host: s.host, Auth: auth, Metrics: base.metrics.main, ProbeMetrics: base.metrics.probes, Stats: s.stats,
+		Host: s.host, Auth: auth, Metrics: base.metrics.served, ProbeMetrics: base.metrics.probes, Stats: s.stats,
 		Configz:        func() map[string]any { return configz(&base.config, n.cgroups.Driver()) },
 		RequestMetrics: base.metrics.requests, Flags: base.deps.Flags, Checks: s.checks, Logger: base.deps.Logger,
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -39,7 +40,7 @@ type Driver interface {
 	Capacity(ctx context.Context, parameters, topology map[string]string) (available, largest int64, err error)
 }
 
-// Deps are what a Publisher works with. Client and Driver are required; Logger and Clock have the usual defaults.
+// Deps are what a Publisher works with. Client and Driver are required; the others have the usual defaults.
 type Deps struct {
 	// Client needs to watch StorageClasses, CSIDrivers, CSINodes, Nodes and PersistentVolumes, and to watch, create, update and
 	// delete CSIStorageCapacities in the namespace.
@@ -47,6 +48,8 @@ type Deps struct {
 	Driver Driver
 	Logger *slog.Logger
 	Clock  clock.WithTicker
+	// Registerer registers the metrics of the work queue while the publisher runs. Nil: there are none.
+	Registerer prometheus.Registerer
 }
 
 // Config is what a Publisher publishes, and where. DriverName and Namespace are required.
@@ -160,7 +163,7 @@ func (p *Publisher) build() error {
 	}
 	p.objects = objects.GetIndexer()
 	p.runner, err = controller.NewTyped(reconcile.TypedFunc[key](p.reconcile),
-		controller.Deps{Logger: p.deps.Logger, Clock: p.deps.Clock},
+		controller.Deps{Logger: p.deps.Logger, Clock: p.deps.Clock, Registerer: p.deps.Registerer},
 		controller.Config{Name: "capacity of " + p.config.DriverName, Workers: workers,
 			BackoffMin: retryMin, BackoffMax: retryMax, Timeout: callTimeout})
 	if err != nil {
@@ -180,3 +183,9 @@ func (p *Publisher) Start(ctx context.Context) error {
 	p.published.StartWithContext(watching)
 	return p.runner.Start(ctx)
 }
+
+// Ready returns nil once the caches are filled and the workers run.
+func (p *Publisher) Ready() error { return p.runner.Ready() }
+
+// Healthy returns an error while a worker is stuck.
+func (p *Publisher) Healthy() error { return p.runner.Healthy() }

@@ -194,6 +194,9 @@ func (r *Resizer) Start(ctx context.Context) error {
 // Ready returns nil once the cache is filled and the workers run.
 func (r *Resizer) Ready() error { return r.runner.Ready() }
 
+// Healthy returns an error while a worker is stuck.
+func (r *Resizer) Healthy() error { return r.runner.Healthy() }
+
 // watchDetachments retries the expansion of volumes that could not be expanded while they were attached, as soon as they
 // are detached. It watches nothing before the first such volume.
 func (r *Resizer) watchDetachments(ctx context.Context) {

@@ -49,6 +49,7 @@ func TestDisks(t *testing.T) {
 	run("writer", "grep ' /disk ext4 ' /proc/mounts && echo precious > /disk/file")
 	require.Contains(t, run("full", "dd if=/dev/zero of=/disk/big bs=1M count=64 2>&1; rm /disk/big"), "No space left")
 
+	checkControllerMetrics(t, c)
 	checkDiskSize(t, c)
 
 	c.stop()

@@ -4,9 +4,6 @@ package integration
 
 import (
 	"context"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -205,23 +202,10 @@ func checkWithoutRecords(t *testing.T, a *explainLoop, cause causeCase) {
 	}
 }
 
-// checkStageMetrics looks for the stages' histograms where Prometheus does: at the kubelet, and at the local socket.
+// checkStageMetrics looks for the stages' histograms where Prometheus does.
 func checkStageMetrics(t *testing.T, c *cluster) {
 	t.Helper()
-	socket := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "unix", filepath.Join(c.runDir(), "berth.sock"))
-	}}}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
-	require.NoError(t, err)
-	response, err := socket.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	local, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	for where, text := range map[string]string{
-		"kubelet": c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/metrics"), "socket": string(local),
-	} {
+	for where, text := range c.metricsPages() {
 		for _, line := range []string{
 			`berth_stage_duration_seconds_count{kind="Pod",owner="kubelet",result="success",stage="Sandbox"}`,
 			`berth_stage_duration_seconds_count{kind="Pod",owner="kubelet",result="error",stage="MountVolume"}`,

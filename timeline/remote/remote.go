@@ -30,7 +30,7 @@ import (
 func Handler(recorder *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	if gatherer != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	}
 	mux.HandleFunc("GET /v1/records/{uid}", func(w http.ResponseWriter, r *http.Request) {
 		record, ok := recorder.Record(types.UID(r.PathValue("uid")))

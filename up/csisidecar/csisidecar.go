@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -37,6 +39,9 @@ type Deps struct {
 	Logger *slog.Logger
 	// Clock may be nil for the real one.
 	Clock clock.WithTicker
+	// Registerer registers the controllers' metrics; nil registers none. Those of the provision controller get the label
+	// provisioner, because a process may provision for several drivers. Each Sidecar needs a Registerer of its own.
+	Registerer prometheus.Registerer
 }
 
 // Config selects the controllers of one driver.
@@ -97,6 +102,16 @@ type Sidecar struct {
 	// provisioner and controller are nil without Config.Provision.
 	provisioner *csiprovision.Provisioner
 	controller  *provision.ProvisionController
+
+	mu      sync.Mutex // guards running
+	running []runnable
+}
+
+// runnable is a controller that reports its state.
+type runnable interface {
+	Start(ctx context.Context) error
+	Ready() error
+	Healthy() error
 }
 
 // New returns a Sidecar that does nothing before Start.
@@ -119,6 +134,10 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	}
 	if config.LeaderElectionNamespace != "" {
 		options = append(options, provision.LeaderElectionNamespace(config.LeaderElectionNamespace))
+	}
+	if deps.Registerer != nil {
+		options = append(options, provision.Registerer(prometheus.WrapRegistererWith(
+			prometheus.Labels{"provisioner": config.Driver.Name}, deps.Registerer)))
 	}
 	for _, run := range s.runnables() {
 		options = append(options, provision.WithRunnable(run))
@@ -156,6 +175,45 @@ func (s *Sidecar) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
+// start runs one controller, which Ready and Healthy ask from now on.
+func (s *Sidecar) start(ctx context.Context, controller runnable) error {
+	s.mu.Lock()
+	s.running = append(s.running, controller)
+	s.mu.Unlock()
+	return controller.Start(ctx)
+}
+
+// Ready returns nil while all controllers work with complete caches, or wait for the Lease.
+func (s *Sidecar) Ready() error {
+	var errs []error
+	if s.controller != nil {
+		errs = append(errs, s.controller.Ready())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.controller == nil && len(s.running) == 0 {
+		errs = append(errs, fmt.Errorf("the controllers of driver %q do not run", s.config.Driver.Name))
+	}
+	for _, controller := range s.running {
+		errs = append(errs, controller.Ready())
+	}
+	return errors.Join(errs...)
+}
+
+// Healthy returns an error while a worker of a controller is stuck.
+func (s *Sidecar) Healthy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, controller := range s.running {
+		errs = append(errs, controller.Healthy())
+	}
+	return errors.Join(errs...)
+}
+
+// IsWaiting returns whether the controllers wait for the Lease, which another process holds.
+func (s *Sidecar) IsWaiting() bool { return s.controller != nil && s.controller.IsWaiting() }
+
 func (s *Sidecar) publishCapacity(ctx context.Context) error {
 	config := capacity.Config{
 		DriverName: s.config.Driver.Name, Namespace: metav1.NamespaceSystem, Period: s.config.CapacityPeriod,
@@ -168,22 +226,23 @@ func (s *Sidecar) publishCapacity(ctx context.Context) error {
 		config.Namespace, config.Owner = s.config.PodNamespace, owner
 	}
 	publisher, err := capacity.New(capacity.Deps{
-		Client: s.deps.Client, Driver: s.provisioner, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Client: s.deps.Client, Driver: s.provisioner, Logger: s.deps.Logger, Clock: s.deps.Clock, Registerer: s.deps.Registerer,
 	}, config)
 	if err != nil {
 		return err
 	}
-	return publisher.Start(ctx)
+	return s.start(ctx, publisher)
 }
 
 func (s *Sidecar) resize(ctx context.Context) error {
 	resizer, err := resize.New(resize.Deps{
 		Client: s.deps.Client, Driver: s.provisioner, Timeline: s.deps.Timeline, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Registerer: s.deps.Registerer,
 	}, resize.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return err
 	}
-	return resizer.Start(ctx)
+	return s.start(ctx, resizer)
 }
 
 func (s *Sidecar) attach(ctx context.Context) error {
@@ -192,12 +251,14 @@ func (s *Sidecar) attach(ctx context.Context) error {
 		return err
 	}
 	controller, err := attacher.New(
-		attacher.Deps{Client: s.deps.Client, Driver: csi.NewControllerClient(conn), Logger: s.deps.Logger},
+		attacher.Deps{
+			Client: s.deps.Client, Driver: csi.NewControllerClient(conn), Logger: s.deps.Logger, Registerer: s.deps.Registerer,
+		},
 		attacher.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	return errors.Join(controller.Start(ctx), conn.Close())
+	return errors.Join(s.start(ctx, controller), conn.Close())
 }
 
 // Dial returns a connection to the driver's socket: a path, unix:/path or unix:///path. The driver need not serve yet.

@@ -33,7 +33,7 @@ type recipe struct {
 var networkTools = map[string]string{
 	"/usr/bin/curl": "/usr/bin/curl", "/bin/nc": "/bin/nc.openbsd", "/bin/ss": "/bin/ss", "/bin/ip": "/bin/ip",
 	"/usr/bin/ipcs": "/usr/bin/ipcs", "/usr/bin/ipcmk": "/usr/bin/ipcmk", "/usr/bin/ipcrm": "/usr/bin/ipcrm",
-	"/usr/bin/dig": "/usr/bin/dig", "/usr/bin/iperf": "/usr/bin/iperf", "/usr/bin/unshare": "/usr/bin/unshare",
+	"/usr/bin/dig": "/usr/bin/dig", "/usr/bin/getent": "/usr/bin/getent", "/usr/bin/iperf": "/usr/bin/iperf", "/usr/bin/unshare": "/usr/bin/unshare",
 }
 
 // recipes are all images but the base. The name of a recipe is for other recipes only.

@@ -33,6 +33,7 @@ else
     exit 1
 fi
 step "unit tests of the benchmarks and the conformance runner"
+(cd vm && go test ./...)
 (cd bench && go test ./harness ./report)
 (cd conformance && go test -trimpath -vet=off ./internal/... ./cmd/conformance) # the flags of the build, for its cache
 

@@ -91,7 +91,7 @@ func (f *populator) rebuildNode(node *corev1.Node) {
 	f.actual.GetVolumesToReportAttachedForNode(types.NodeName(node.Name))
 }
 
-// rebuildSpec gives an attachment that is known by name only its volume. Nothing runs yet that could change it.
+// rebuildSpec sets the volume of an attachment that is known by name only. Nothing runs yet that could change it.
 func (f *populator) rebuildSpec(va *storagev1.VolumeAttachment) {
 	spec, pair, ok := f.resolveAttachment(va)
 	if !ok {

@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// overlay holds what is known beyond the cache: for some keys their state at a version that the cache had not reached,
-// and the keys and namespaces whose state is in doubt. It does no I/O.
+// overlay holds what is known beyond the cache: the states of some keys at versions that the cache had not reached, and the
+// keys and namespaces whose state is unknown. It does no I/O.
 //
 // Its rule: a state as of version v may be forgotten once the cache has reached v, because from then on the cache shows
 // that state or a newer one.
 type overlay[T Object] struct {
-	// active is the number of states and doubts, so that readers can pass by without a lock when there are none.
+	// active is the number of states and invalidations: readers need no lock while it is zero.
 	active atomic.Int64
 
 	mu     sync.Mutex // guards all below
@@ -31,7 +31,7 @@ type overlay[T Object] struct {
 	invalidKeys       map[string]uint64
 	invalidNamespaces map[string]uint64 // likewise for whole namespaces
 	lastInvalidation  uint64
-	cacheVersion      uint64 // the newest version that the cache is known to have reached; its own account may go back in a resync
+	cacheVersion      uint64 // the newest version that the cache is known to have reached; what the cache itself reports may go back in a resync
 }
 
 // state is what a key was at a version: an object, or nothing.
@@ -53,7 +53,7 @@ func newOverlay[T Object]() *overlay[T] {
 	}
 }
 
-// put lays a state over the cache, unless a newer one is there.
+// put stores a state unless the overlay has a newer one.
 func (o *overlay[T]) put(key string, s state[T]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -92,13 +92,13 @@ func (o *overlay[T]) pruneLocked(version uint64) {
 	o.updateActive()
 }
 
-// view is what is laid over the cache at one moment.
+// view is the content of the overlay at one moment.
 type view[T Object] struct {
 	states         map[string]state[T]
 	listedVersions map[string]uint64
 }
 
-// get gives the state of a key that the cache need not show.
+// get returns the state of a key that the cache may not show yet.
 func (v view[T]) get(key string) (state[T], bool) {
 	s, ok := v.states[key]
 	for namespace, floor := range v.listedVersions {
@@ -109,7 +109,7 @@ func (v view[T]) get(key string) (state[T], bool) {
 	return s, ok
 }
 
-// get gives the state of a key that a cache at this version need not show.
+// get returns the state of a key that a cache at this version may not show yet.
 func (o *overlay[T]) get(key string, cacheVersion uint64) (state[T], bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +117,8 @@ func (o *overlay[T]) get(key string, cacheVersion uint64) (state[T], bool) {
 	return view[T]{o.states, o.listedVersions}.get(key)
 }
 
-// snapshot gives what a cache at this version need not show of a namespace, or of all if it is empty. The caller owns it.
+// snapshot returns the states of a namespace, or of all if it is empty, that a cache at this version may not show yet. The
+// caller owns it.
 func (o *overlay[T]) snapshot(namespace string, cacheVersion uint64) view[T] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -147,13 +148,13 @@ func (o *overlay[T]) addInvalid(doubts map[string]uint64, name string) {
 	o.updateActive()
 }
 
-// pendingLookups gives the doubts that a read of the key, or of all keys of the namespace if the key is empty, meets: keys
-// and namespaces, and the number of the newest doubt so far.
+// pendingLookups returns the keys and namespaces that must be looked up before a read of the key, or of all keys of the
+// namespace if the key is empty, and the number of the newest invalidation so far.
 func (o *overlay[T]) pendingLookups(key, namespace string) (keys, namespaces []string, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for invalid := range o.invalidNamespaces {
-		// Namespace "" in doubt means all of them, or those without one.
+		// An invalid namespace "" means all of them, or objects without one.
 		if invalid == "" || namespace == "" || invalid == namespace {
 			namespaces = append(namespaces, invalid)
 		}
@@ -177,7 +178,7 @@ func (o *overlay[T]) resolve(key string, s state[T], upTo uint64) {
 	o.updateActive()
 }
 
-// resolveNamespace lays the whole content of a namespace at a version over the cache.
+// resolveNamespace stores the whole content of a namespace at a version in the overlay.
 func (o *overlay[T]) resolveNamespace(namespace string, version uint64, found map[string]T, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -203,13 +204,13 @@ func (o *overlay[T]) updateActive() {
 	o.active.Store(int64(len(o.order) + len(o.listedVersions) + len(o.invalidKeys) + len(o.invalidNamespaces)))
 }
 
-// inNamespace reports whether a key is of the namespace; every key is of the empty one.
+// inNamespace reports whether a key is in the namespace; every key is in the empty one.
 func inNamespace(key, namespace string) bool {
 	return namespace == "" ||
 		(len(key) > len(namespace) && key[len(namespace)] == '/' && strings.HasPrefix(key, namespace))
 }
 
-// parseVersion reads a resource version, 0 for none or one that is no number.
+// parseVersion parses a resource version. It returns 0 if the version is empty or not a number.
 func parseVersion(text string) uint64 {
 	version, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

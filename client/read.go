@@ -12,19 +12,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ListOptions say which objects to list. The zero value lists all.
+// ListOptions select the objects to list. The zero value lists all.
 type ListOptions struct {
 	// Namespace limits the list to one namespace. Empty means all.
 	Namespace string
 	// Labels limits the list to objects that it matches. Nil means all.
 	Labels labels.Selector
-	// Fields limits the list to objects that it matches, by the name, the namespace and what Config.Fields gives. Nil
+	// Fields limits the list to objects that it matches, by the name, the namespace and the fields of Config.Fields. Nil
 	// means all.
 	Fields fields.Selector
 }
 
-// Get reads one object; namespace is empty for one without. If there is none, the error is the API's NotFound. Only
-// when the outcome of an earlier write is unknown does it ask the API, and can fail otherwise.
+// Get reads one object; namespace is empty for a cluster-scoped one. If the object does not exist, the error is the API's
+// NotFound. Get reads from the API, and can fail otherwise, only when the outcome of an earlier write is unknown.
 func (r *Resource[T, L, A]) Get(ctx context.Context, namespace, name string) (T, error) {
 	k := key(namespace, name)
 	if r.overlay.active.Load() == 0 {
@@ -49,7 +49,7 @@ func (r *Resource[T, L, A]) Get(ctx context.Context, namespace, name string) (T,
 	return overlaid.obj, nil
 }
 
-// List reads the objects that the options select, in no particular order. As with Get, it asks the API only when the
+// List reads the objects that the options select, in no particular order. Like Get, it reads from the API only when the
 // outcome of an earlier write is unknown.
 func (r *Resource[T, L, A]) List(ctx context.Context, options ListOptions) ([]T, error) {
 	if err := r.checkFields(options.Fields); err != nil {
@@ -82,7 +82,7 @@ func (r *Resource[T, L, A]) Index(ctx context.Context, index, value string) ([]T
 	})
 }
 
-// readMerged merges what the cache has with what is laid over it, and keeps what is selected.
+// readMerged merges the cache with the overlay and keeps the objects that are selected.
 func (r *Resource[T, L, A]) readMerged(
 	ctx context.Context, namespace string, fromCache func() ([]any, error), selected func(T) bool,
 ) ([]T, error) {
@@ -106,7 +106,7 @@ func (r *Resource[T, L, A]) readMerged(
 		if len(overlaid.states)+len(overlaid.listedVersions) > 0 {
 			k := keyOf(obj)
 			if s, ok := overlaid.get(k); ok && !newer(obj, s) {
-				continue // what is laid over is newer; it is added below
+				continue // the overlay has a newer state; it is added below
 			}
 			delete(overlaid.states, k)
 		}
@@ -128,7 +128,7 @@ func (r *Resource[T, L, A]) readMerged(
 	return found, nil
 }
 
-// newer reports whether the cached object is at least as new as a state laid over it.
+// newer reports whether the cached object is at least as new as a state of the overlay.
 func newer[T Object](cached T, overlaid state[T]) bool {
 	return parseVersion(cached.GetResourceVersion()) >= overlaid.version ||
 		(overlaid.exists && cached.GetResourceVersion() == overlaid.obj.GetResourceVersion() && cached.GetUID() == overlaid.obj.GetUID())
@@ -167,7 +167,7 @@ func (r *Resource[T, L, A]) fieldsOf(obj T) fields.Set {
 // namespaceField is the field selector for the namespace.
 const namespaceField = "metadata.namespace"
 
-// checkFields refuses a selector by a field that objects do not offer, which would silently match nothing.
+// checkFields rejects a selector by a field that Config.Fields does not return, which would silently match nothing.
 func (r *Resource[T, L, A]) checkFields(selector fields.Selector) error {
 	if selector == nil {
 		return nil

@@ -20,8 +20,8 @@ type Object interface {
 	metav1.Object
 }
 
-// API is what a Resource needs of a client for one namespace: T is the object, L its list. The typed clients of
-// client-go have it, such as the result of clientset.CoreV1().Pods("default").
+// API is the part of a client for one namespace that a Resource uses: T is the object, L its list. The typed clients of
+// client-go implement it, such as the result of clientset.CoreV1().Pods("default").
 type API[T Object, L runtime.Object] interface {
 	Create(ctx context.Context, obj T, options metav1.CreateOptions) (T, error)
 	Update(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
@@ -36,7 +36,7 @@ type API[T Object, L runtime.Object] interface {
 type Config[T Object] struct {
 	// Resource names the kind in errors. It is required.
 	Resource schema.GroupResource
-	// Fields gives the values of the fields that List may select by, such as "spec.nodeName", besides the name and the
+	// Fields returns the values of the fields that List may select by, such as "spec.nodeName", besides the name and the
 	// namespace.
 	Fields map[string]func(T) string
 	// Filter reports whether the informer's cache holds an object, if its list and watch are filtered; reads show objects
@@ -74,10 +74,11 @@ func New[T Object, L runtime.Object, A API[T, L]](
 	}, nil
 }
 
-// Pending is how many results of writes are laid over the cache, or in doubt, at present.
+// Pending returns how many results of writes the overlay holds, known or to be looked up.
 func (r *Resource[T, L, A]) Pending() int { return int(r.overlay.active.Load()) }
 
-// lookUpInvalid looks up in the API what a read of the key, or of the namespace if the key is empty, must know.
+// lookUpInvalid looks up in the API the invalidated states that a read of the key, or of the namespace if the key is empty,
+// depends on.
 func (r *Resource[T, L, A]) lookUpInvalid(ctx context.Context, key, namespace string) error {
 	keys, namespaces, upTo := r.overlay.pendingLookups(key, namespace)
 	for _, invalid := range namespaces {
@@ -124,7 +125,7 @@ func (r *Resource[T, L, A]) lookUpNamespace(ctx context.Context, namespace strin
 	return nil
 }
 
-// listLive lists from the API what the cache is to hold.
+// listLive lists from the API the objects that the cache is to hold.
 func (r *Resource[T, L, A]) listLive(
 	ctx context.Context, namespace string, options metav1.ListOptions,
 ) (version uint64, found map[string]T, err error) {

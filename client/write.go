@@ -17,7 +17,7 @@ func (r *Resource[T, L, A]) Create(ctx context.Context, obj T, options metav1.Cr
 		return created, err
 	}
 	if err != nil && obj.GetName() == "" && IsOutcomeUnknown(err) {
-		r.overlay.invalidateNamespace(obj.GetNamespace()) // under which name, if at all, is not known
+		r.overlay.invalidateNamespace(obj.GetNamespace()) // whether it was created, and under which name, is unknown
 		return created, err
 	}
 	return r.recordWrite(ctx, keyOf(obj), created, err)
@@ -32,7 +32,7 @@ func (r *Resource[T, L, A]) Update(ctx context.Context, obj T, options metav1.Up
 	return r.recordWrite(ctx, keyOf(obj), updated, err)
 }
 
-// statusUpdater is what the clients of kinds with a status have.
+// statusUpdater is implemented by the clients of kinds that have a status.
 type statusUpdater[T Object] interface {
 	UpdateStatus(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
 }
@@ -50,8 +50,8 @@ func (r *Resource[T, L, A]) UpdateStatus(ctx context.Context, obj T, options met
 	return r.recordWrite(ctx, keyOf(obj), updated, err)
 }
 
-// Patch patches the object, or one of its subresources whose answer is the object, and returns it as stored. The types
-// of patches include types.ApplyPatchType, which is server-side apply.
+// Patch patches the object, or one of its subresources whose response is the object, and returns it as stored. The types of
+// patches include types.ApplyPatchType, which is server-side apply.
 func (r *Resource[T, L, A]) Patch(
 	ctx context.Context, namespace, name string, patch Patch, options metav1.PatchOptions, subresources ...string,
 ) (T, error) {
@@ -93,8 +93,8 @@ func (r *Resource[T, L, A]) DeleteCollection(
 	return err
 }
 
-// Do makes any other request that changes the object and returns it, such as the typed Apply of a client, and notes
-// its result as for the other writes.
+// Do calls request, which changes the object and returns it, such as the typed Apply of a client, and records its result
+// like those of the other writes.
 func (r *Resource[T, L, A]) Do(
 	ctx context.Context, namespace, name string, request func(context.Context) (T, error),
 ) (T, error) {
@@ -102,8 +102,8 @@ func (r *Resource[T, L, A]) Do(
 	return r.recordWrite(ctx, key(namespace, name), obj, err)
 }
 
-// DoWithoutResult makes a request that changes the object but does not return it, such as an eviction, a binding or a change
-// of scale. The key is looked up at the next read.
+// DoWithoutResult calls request, which changes the object but does not return it, such as an eviction, a binding or a
+// change of scale. The key is looked up at the next read.
 func (r *Resource[T, L, A]) DoWithoutResult(
 	ctx context.Context, namespace, name string, request func(context.Context) error,
 ) error {
@@ -114,7 +114,7 @@ func (r *Resource[T, L, A]) DoWithoutResult(
 	return err
 }
 
-// recordWrite notes the result of a write.
+// recordWrite records the result of a write.
 func (r *Resource[T, L, A]) recordWrite(ctx context.Context, k string, obj T, err error) (T, error) {
 	switch {
 	case err != nil && IsOutcomeUnknown(err):
@@ -131,8 +131,8 @@ func (r *Resource[T, L, A]) recordWrite(ctx context.Context, k string, obj T, er
 	return obj, err
 }
 
-// invalidate puts a key in doubt and, if now is set, looks it up at once. That look-up may fail: then the doubt stays, and
-// the next read tries again.
+// invalidate marks a key to be looked up and, if now is set, looks it up at once. If that lookup fails, the next read tries
+// again.
 func (r *Resource[T, L, A]) invalidate(ctx context.Context, k string, now bool) {
 	r.overlay.invalidate(k)
 	if !now {

@@ -21,7 +21,7 @@ type outcome struct {
 	requeueAfter time.Duration // run again after this time, if positive and not rateLimited
 }
 
-// queue gives each key to one worker at a time. It starts no goroutine; the caller runs runTimer in one.
+// queue hands each key to one worker at a time. It starts no goroutine; the caller runs runTimer in one.
 type queue[R comparable] struct {
 	clock    clock.WithTicker
 	min, max time.Duration // bounds of the delay after a failure
@@ -56,7 +56,7 @@ func newQueue[R comparable](clock clock.WithTicker, shortest, longest time.Durat
 	return q
 }
 
-// add makes the key ready, or marks it to run again if it is running. A closed queue ignores it.
+// add marks the key as ready, or to run again if it is running. A closed queue ignores it.
 func (q *queue[R]) add(key R, priority priority) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,7 +80,7 @@ func (q *queue[R]) add(key R, priority priority) {
 	}
 }
 
-// addAfter makes the key ready after d. Of several such requests for one key, the earliest counts.
+// addAfter marks the key as ready after d. Of several such requests for one key, the earliest counts.
 func (q *queue[R]) addAfter(key R, d time.Duration) {
 	if d <= 0 {
 		q.add(key, priorityLive)
@@ -229,7 +229,7 @@ func (q *queue[R]) schedule(it *item[R]) {
 	}
 }
 
-// runTimer makes delayed keys ready when they are due, until ctx ends.
+// runTimer marks delayed keys as ready when they are due, until ctx ends.
 func (q *queue[R]) runTimer(ctx context.Context) {
 	timer := q.clock.NewTimer(time.Hour) // reset below before it is read
 	defer timer.Stop()
@@ -249,7 +249,7 @@ func (q *queue[R]) runTimer(ctx context.Context) {
 	}
 }
 
-// promoteDue makes the keys that are due ready, and returns the time until the next key is due, false if none is.
+// promoteDue marks the keys that are due as ready, and returns the time until the next key is due, false if none is.
 func (q *queue[R]) promoteDue() (wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -81,7 +81,7 @@ func (d *Driver) volume(id string) (*item, error) {
 	return it, nil
 }
 
-// grpcError gives the errors of the store their codes.
+// grpcError returns the gRPC error of an error of the store.
 func grpcError(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err

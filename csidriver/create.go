@@ -143,7 +143,7 @@ func chooseSize(capacity *csi.CapacityRange, minSize, otherwise int64) (int64, e
 	return size, nil
 }
 
-// create makes a volume. The caller holds the ids of the volume and of its source.
+// create creates a volume. The caller holds the ids of the volume and of its source.
 func (d *Driver) create(
 	ctx context.Context, id string, req *csi.CreateVolumeRequest, source string, minSize int64,
 ) (*item, error) {

@@ -124,7 +124,7 @@ func (d *Driver) checkSingleWriter(
 	return nil
 }
 
-// makeTarget makes what a bind mount needs to lie on.
+// makeTarget creates the file or directory that is the target of a bind mount.
 func makeTarget(target string, block bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err

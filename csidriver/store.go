@@ -177,7 +177,7 @@ func (s *store) list(dir string) ([]*item, error) {
 	return items, nil
 }
 
-// make makes an item: fill is given the empty image, to copy into it and to set its size.
+// make creates an item: fill gets the empty image, to copy into it and to set its size.
 func (s *store) make(id string, m metadata, fill func(image *os.File) error) error {
 	dir, err := os.MkdirTemp(s.tmp(), id+"-")
 	if err != nil {

@@ -1,16 +1,15 @@
 // Package expect remembers what a controller has just created and deleted, until its informer cache shows it.
 //
-// A controller decides on a cache that lags behind its own writes. Deciding again before the cache has caught up
-// makes the same objects twice, or deletes too many. An [ExpectationsStore] closes that gap without waiting: after
-// each Create the controller records the new UID, before each Delete the UID that goes, and the number that counts
-// is
+// A controller decides on a cache that lags behind its own writes. Deciding again before the cache has caught up creates
+// the same objects twice, or deletes too many. An [ExpectationsStore] closes that gap without waiting: after each Create
+// the controller records the new UID, before each Delete the UID of the object, and the number to decide by is
 //
 //	surplus = existing + expected creations − desired − expected deletions
 //
-// where SyncExpectations, called with what the cache holds, first drops every expectation that the cache has met.
-// There is no barrier and no waiting; a decision can be taken at any moment.
+// where SyncExpectations, called with what the cache holds, first drops every expectation that the cache has met. No
+// decision has to wait.
 //
-// Decisions where the matter allows more than one way:
+// Where more than one behaviour is possible:
 //   - What a getter returns is a snapshot. It never changes afterwards, and several readers may share one, so it
 //     must not be modified.
 //   - A deletion wins over a creation of the same UID, in whichever order the two are recorded.

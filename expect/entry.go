@@ -27,11 +27,11 @@ type expectation struct {
 
 // entry is what is expected for one key. It fills one cache line, since a controller with many owners mostly waits for
 // memory here. The list keeps its capacity, so that the usual life of an expectation, recorded and soon met, allocates
-// nothing; a snapshot is made only for a reader who comes in between.
+// nothing; a snapshot is created only for a reader that comes in between.
 type entry struct {
 	key string
-	// snapshotPtr is what is expected now, never written once it is here: nil if the key is not known, stale if a reader
-	// has to make it. Readers need no lock to look; it is changed under mu.
+	// snapshotPtr is what is expected now: nil if the key is unknown, staleExpectations if the next reader has to create
+	// it. A snapshot is never modified. Readers load the pointer without a lock; it is stored under mu.
 	snapshotPtr atomic.Pointer[ControlleeExpectations]
 
 	mu      sync.Mutex
@@ -45,9 +45,9 @@ var (
 	staleExpectations ControlleeExpectations
 )
 
-// The methods below want mu held.
+// The methods below require mu to be held.
 
-// invalidateSnapshot says that what was shown is no longer true.
+// invalidateSnapshot marks the snapshot as stale.
 func (e *entry) invalidateSnapshot() {
 	now := &emptyExpectations
 	if len(e.pending) > 0 {
@@ -58,7 +58,7 @@ func (e *entry) invalidateSnapshot() {
 	}
 }
 
-// snapshot gives what is expected, nil if the key is not known.
+// snapshot returns what is expected, nil if the key is unknown.
 func (e *entry) snapshot() *ControlleeExpectations {
 	snapshot := e.snapshotPtr.Load()
 	if snapshot != &staleExpectations {
@@ -89,7 +89,7 @@ func (e *entry) count() (creations, deletions int) {
 	return len(e.pending) - deletions, deletions
 }
 
-// forget makes the key unknown.
+// forget marks the key as unknown.
 func (e *entry) forget() {
 	e.pending = nil
 	e.snapshotPtr.Store(nil)

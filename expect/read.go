@@ -56,7 +56,7 @@ func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types
 	return found
 }
 
-// snapshot gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
+// snapshot returns the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
 func (s *ExpectationsStore) snapshot(key string) *ControlleeExpectations {
 	sh, hash := s.shardFor(key)
 	e := sh.find(hash, key)
@@ -74,7 +74,8 @@ func (s *ExpectationsStore) snapshot(key string) *ControlleeExpectations {
 // Size counts what the store holds: known keys, expected creations, expected deletions.
 type Size struct{ Keys, Creations, Deletions int }
 
-// Size counts what the store holds. It looks at one part after the other, so under change it is approximate.
+// Size counts what the store holds. It reads one shard after the other, so the result is approximate while the store
+// changes.
 func (s *ExpectationsStore) Size() Size {
 	var size Size
 	for i := range s.shards {
@@ -83,7 +84,7 @@ func (s *ExpectationsStore) Size() Size {
 	return size
 }
 
-// collector gives the store's size to Prometheus.
+// collector exports the store's size to Prometheus.
 type collector struct {
 	store                      *ExpectationsStore
 	keys, creations, deletions *prometheus.Desc
@@ -91,7 +92,7 @@ type collector struct {
 
 var _ prometheus.Collector = (*collector)(nil)
 
-// NewCollector makes a Prometheus collector of the store's size: the gauges berth_expectations_keys, _creations and
+// NewCollector returns a Prometheus collector of the store's size: the gauges berth_expectations_keys, _creations and
 // _deletions with the label controller set to name. The caller registers it.
 func NewCollector(name string, store *ExpectationsStore) prometheus.Collector {
 	describe := func(what, help string) *prometheus.Desc {

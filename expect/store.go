@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ControlleeKeyFunc makes the key of a controlled resource: "namespace/name", or "name" for a cluster-scoped one. The
-// key of a cache.DeletedFinalStateUnknown is its own Key.
+// ControlleeKeyFunc returns the key of a controlled resource: "namespace/name", or "name" for a cluster-scoped one. The key
+// of a cache.DeletedFinalStateUnknown is its own Key.
 var ControlleeKeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 
 const (
@@ -24,9 +24,9 @@ const (
 
 // Options are the options of NewExpectationsStoreWithOptions.
 type Options struct {
-	// CreationTTL is how long a creation may stay expected. When a SyncExpectations finds it older, it is dropped
-	// as one that will never be seen. It should be far above the lag that a cache can have, for dropping too early
-	// lets an object be made twice. Zero, the default, keeps creations without bound.
+	// CreationTTL is how long a creation may stay expected. When a SyncExpectations finds it older, it is dropped as one
+	// that will never be seen. It should be far above the lag that a cache can have, for dropping too early lets an object
+	// be created twice. Zero, the default, keeps creations without bound.
 	CreationTTL time.Duration
 	// Clock measures the age of creations. The default is the real clock.
 	Clock clock.PassiveClock
@@ -41,10 +41,10 @@ type ExpectationsStore struct {
 	shards  [shards]shard
 }
 
-// NewExpectationsStore makes an empty store that keeps expectations until they are met or removed.
+// NewExpectationsStore returns an empty store that keeps expectations until they are met or removed.
 func NewExpectationsStore() *ExpectationsStore { return NewExpectationsStoreWithOptions(Options{}) }
 
-// NewExpectationsStoreWithOptions makes an empty store with other than the default options.
+// NewExpectationsStoreWithOptions returns an empty store with these options.
 func NewExpectationsStoreWithOptions(options Options) *ExpectationsStore {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -52,16 +52,15 @@ func NewExpectationsStoreWithOptions(options Options) *ExpectationsStore {
 	return &ExpectationsStore{options: options, seed: maphash.MakeSeed()}
 }
 
-// ExpectCreations records that the objects with these UIDs were created for controlleeKey. A UID whose deletion is
-// expected already is left out, since the deletion is newer news. The key becomes known even without UIDs. The error
-// is always nil.
+// ExpectCreations records that the objects with these UIDs were created for controlleeKey. A UID whose deletion is expected
+// already is left out, since the deletion is newer. The key becomes known even without UIDs. The error is always nil.
 func (s *ExpectationsStore) ExpectCreations(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
 	s.expectCreations(logger, controlleeKey, "", uids)
 	return nil
 }
 
 // ExpectCreationsAt is ExpectCreations that also records the resource version at which the objects were created, for
-// SyncExpectationsAt. All UIDs of one call share it: give the version of the newest.
+// SyncExpectationsAt. All UIDs of one call share it: pass the version of the newest.
 func (s *ExpectationsStore) ExpectCreationsAt(
 	logger logr.Logger, controlleeKey, resourceVersion string, uids ...types.UID,
 ) error {
@@ -93,8 +92,8 @@ func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey st
 	return nil
 }
 
-// ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and
-// keys are no matter.
+// ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and keys
+// are ignored.
 func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) {
 	if e := s.lockKnown(controlleeKey); e != nil {
 		e.observeDeletions(uids)
@@ -142,14 +141,14 @@ func (s *ExpectationsStore) SyncExpectationsAt(
 	e.mu.Unlock()
 }
 
-// shardFor is where the key's entry is.
+// shardFor returns the shard that holds the key's entry.
 func (s *ExpectationsStore) shardFor(key string) (*shard, uint64) {
 	hash := maphash.String(s.seed, key)
 	// The shard is chosen by other bits than the slot in its table, or every shard would use few of its slots.
 	return &s.shards[hash>>32%shards], hash
 }
 
-// lockOrCreate gives the key's entry with its lock held, making the key known if need be.
+// lockOrCreate returns the key's entry with its lock held, and creates it for an unknown key.
 func (s *ExpectationsStore) lockOrCreate(key string) *entry {
 	sh, hash := s.shardFor(key)
 	if e := sh.lockKnown(hash, key); e != nil {
@@ -158,7 +157,7 @@ func (s *ExpectationsStore) lockOrCreate(key string) *entry {
 	return sh.lockOrCreate(hash, key)
 }
 
-// lockKnown gives the entry of a known key with its lock held, nil otherwise.
+// lockKnown returns the entry of a known key with its lock held, nil for an unknown key.
 func (s *ExpectationsStore) lockKnown(key string) *entry {
 	sh, hash := s.shardFor(key)
 	return sh.lockKnown(hash, key)

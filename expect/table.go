@@ -8,24 +8,24 @@ import (
 const (
 	// firstSlots is how many slots a shard's table begins with.
 	firstSlots = 16
-	// largeTableSlots is how far a table grows before keys with nothing expected are forgotten: an owner that is worked
-	// on again and again should keep its entry, and those of deleted owners should not pile up.
+	// largeTableSlots is the size up to which a table keeps keys with nothing expected: owners that are reconciled often
+	// keep their entries, and those of deleted owners do not accumulate.
 	largeTableSlots = 256
 )
 
-// table finds entries by key. It is an open-addressed hash table that is read without a lock, because a controller
-// reads its expectations far more often than it changes them: a read
-// takes two thirds of a sync.Map's time, see BenchmarkReadParallel; who fills slots holds the shard's lock. A slot is filled
-// once and never emptied: a table that has become too full is replaced by another. The number of slots is a power of 2.
+// table finds entries by key. It is an open-addressed hash table that is read without a lock, because a controller reads
+// its expectations far more often than it changes them: a read takes two thirds of a sync.Map's time, see
+// BenchmarkReadParallel. A writer holds the shard's lock. A slot is filled once and never emptied: a table that has become
+// too full is replaced. The number of slots is a power of 2.
 type table []slot
 
-// slot has the hash beside the entry, so that a search seldom has to read the entry of another key.
+// slot has the hash beside the entry, so that a search rarely reads the entry of another key.
 type slot struct {
 	entry atomic.Pointer[entry]
 	hash  uint64 // written before the entry is, and never again
 }
 
-// find gives the entry of the key, nil if there is none.
+// find returns the entry of the key, nil if there is none.
 func (t table) find(hash uint64, key string) *entry {
 	for i := hash; ; i++ {
 		s := &t[i&uint64(len(t)-1)]
@@ -47,8 +47,8 @@ func (t table) put(hash uint64, e *entry) {
 	}
 }
 
-// shard holds the entries of the keys that hash to it. Only who makes a key known takes its lock, and takes it before
-// that of an entry; all else is between the users of one key.
+// shard holds the entries of the keys that hash to it. Its lock is taken only to create an entry, before that of the entry;
+// otherwise only users of the same key wait for each other.
 type shard struct {
 	table atomic.Pointer[table]
 
@@ -56,7 +56,7 @@ type shard struct {
 	used int        // filled slots of the table
 }
 
-// find gives the key's entry, which may be of a key that is no longer known, or nil. It needs no lock.
+// find returns the key's entry, nil if there is none. The key may be unknown by now. It needs no lock.
 func (sh *shard) find(hash uint64, key string) *entry {
 	if t := sh.table.Load(); t != nil {
 		return t.find(hash, key)
@@ -64,8 +64,8 @@ func (sh *shard) find(hash uint64, key string) *entry {
 	return nil
 }
 
-// lockKnown gives the entry of a known key with its lock held, nil otherwise. If the table was replaced meanwhile, and the
-// entry left out, its key was unknown at a moment since the call began: nil is true then.
+// lockKnown returns the entry of a known key with its lock held, nil for an unknown key. If the table was replaced during
+// the call without the entry, the key was unknown at some moment of the call, so that nil is correct.
 func (sh *shard) lockKnown(hash uint64, key string) *entry {
 	e := sh.find(hash, key)
 	if e == nil {
@@ -79,7 +79,7 @@ func (sh *shard) lockKnown(hash uint64, key string) *entry {
 	return e
 }
 
-// lockOrCreate gives the key's entry with its lock held, making the key known if need be.
+// lockOrCreate returns the key's entry with its lock held, and creates it for an unknown key.
 func (sh *shard) lockOrCreate(hash uint64, key string) *entry {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -123,7 +123,7 @@ func (sh *shard) rebuild() {
 	sh.table.Store(&fresh)
 }
 
-// keepOrForget reports whether the entry is to stay in the table; one that is not has its key forgotten.
+// keepOrForget reports whether the entry stays in the table, and forgets the key of one that does not.
 func (e *entry) keepOrForget(busyOnly bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,7 +133,7 @@ func (e *entry) keepOrForget(busyOnly bool) bool {
 	return e.snapshotPtr.Load() != nil
 }
 
-// count adds what the shard holds to the size.
+// count adds the shard's numbers to the size.
 func (sh *shard) count(size *Size) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

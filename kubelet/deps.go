@@ -63,7 +63,7 @@ type KubeletDeps struct {
 	// link there). Writer is kept for callers.
 	OSInterface container.OSInterface
 	Writer      kubeio.Writer
-	// PodConfig gives the updates that Run takes. If it is nil Pods come from the API server and from the static
+	// PodConfig provides the updates that Run receives. If it is nil, Pods come from the API server and from the static
 	// sources of the configuration.
 	PodConfig *config.PodConfig
 	// Recorder takes events.

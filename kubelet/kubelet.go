@@ -32,7 +32,7 @@ type Kubelet struct {
 	cancel context.CancelFunc
 }
 
-// build makes the agent, as the last step of NewMainKubelet.
+// build creates the agent, as the last step of NewMainKubelet.
 func (k *Kubelet) build() (err error) {
 	if k.agent, err = agent.New(k.deps, k.config); err != nil {
 		return err

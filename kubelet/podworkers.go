@@ -25,7 +25,7 @@ type OnCompleteFunc func(err error)
 
 // KillPodOptions say how a Pod is killed.
 type KillPodOptions struct {
-	// PodStatusFunc gives the reason and the message that the Pod fails with. It may be nil.
+	// PodStatusFunc returns the reason and the message that the Pod fails with. It may be nil.
 	PodStatusFunc PodStatusFunc
 	// PodTerminationGracePeriodSecondsOverride is the time that the Pod has to end, in place of its own; nil leaves it.
 	PodTerminationGracePeriodSecondsOverride *int64

@@ -5,7 +5,7 @@ import "errors"
 // terminalError marks an error that no retry can cure.
 type terminalError struct{ cause error }
 
-// Error gives the cause's text.
+// Error returns the cause's text.
 func (e *terminalError) Error() string {
 	if e.cause == nil {
 		return "terminal error"
@@ -13,10 +13,10 @@ func (e *terminalError) Error() string {
 	return "terminal error: " + e.cause.Error()
 }
 
-// Unwrap gives the cause, so that errors.Is and errors.As see through the mark.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *terminalError) Unwrap() error { return e.cause }
 
-// Is makes errors.Is(err, TerminalError(nil)) true of every terminal error.
+// Is implements errors.Is: errors.Is(err, TerminalError(nil)) is true for every terminal error.
 func (e *terminalError) Is(target error) bool {
 	var other *terminalError
 	return errors.As(target, &other)

@@ -38,7 +38,7 @@ type Reconciler interface {
 	Reconcile(context.Context, Request) (Result, error)
 }
 
-// Func makes a function a Reconciler.
+// Func is a function that implements Reconciler.
 type Func func(context.Context, Request) (Result, error)
 
 // Reconcile calls f.
@@ -52,7 +52,7 @@ type TypedReconciler[R comparable] interface {
 	Reconcile(context.Context, R) (Result, error)
 }
 
-// TypedFunc makes a function a TypedReconciler.
+// TypedFunc is a function that implements TypedReconciler.
 type TypedFunc[R comparable] func(context.Context, R) (Result, error)
 
 // Reconcile calls f.

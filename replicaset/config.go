@@ -20,8 +20,8 @@ type Deps struct {
 	// Client reads and writes the API. It needs the rights of the cluster role
 	// system:controller:replicaset-controller.
 	Client kubernetes.Interface
-	// Informers gives the Pod and ReplicaSet informers, to share them with others. New gets them from it; the
-	// caller starts it after that. By default the controller creates and runs informers of its own.
+	// Informers provides the Pod and ReplicaSet informers, to share them with others. New gets them from it; the caller
+	// starts it after that. By default the controller creates and runs informers of its own.
 	Informers informers.SharedInformerFactory
 	// Recorder records Kubernetes events. By default the controller sends events itself, under its own name.
 	Recorder record.EventRecorder

@@ -26,7 +26,7 @@ func newStateByName() *stateByName {
 	return &stateByName{byName: make(map[types.NamespacedName]*setState)}
 }
 
-// get gives the owner of that name and UID. If another one had the name before, it is forgotten and its UID returned.
+// get returns the owner of that name and UID. If another one had the name before, it is forgotten and its UID returned.
 func (o *stateByName) get(name types.NamespacedName, uid types.UID) (known *setState, previousUID types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

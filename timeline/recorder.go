@@ -17,21 +17,21 @@ const (
 	// maxStages bounds one record. A crash-looping container adds three stages a restart, so this keeps the
 	// beginning and the last dozens of attempts.
 	maxStages = 192
-	// keepFirst of them are the object's first stages, which show its start; the rest are the newest.
+	// keepFirst is how many of the object's first stages, which show its start, are kept; the rest are the newest.
 	keepFirst = 64
-	// dropBatch stages go when a record is full, so that not every further one has to move all the others.
+	// dropBatch is how many stages are dropped when a record is full, so that not every further stage moves all the others.
 	dropBatch = 32
 )
 
-// Recorder keeps the records of the objects touched last. It is safe for concurrent use, and a nil Recorder
-// records nothing.
+// Recorder keeps the records of the objects that changed last. It is safe for concurrent use, and a nil Recorder records
+// nothing.
 type Recorder struct {
 	clock clock.PassiveClock
 	limit int
 
 	mu            sync.Mutex // guards all below, and every record's stages
 	objects       map[types.UID]*list.Element
-	recent        *list.List // of *Record, the least recently touched in front
+	recent        *list.List // of *Record, the least recently changed in front
 	watchers      map[wakeup.Signal]struct{}
 	subscriptions map[*Subscription]struct{}
 }
@@ -51,9 +51,9 @@ func New(clock clock.PassiveClock, limit int) *Recorder {
 	}
 }
 
-// Mark notes a stage that has no duration. Marking the same stage, subject and error again while it is the
-// newest of its kind changes nothing, so that level-triggered code may mark what it sees. The Span is of the new mark,
-// for Because; it is nil if nothing was recorded.
+// Mark records a stage that has no duration. Marking the same stage, subject and error again while it is the newest of its
+// kind changes nothing, so that level-triggered code may mark what it sees. It returns the Span of the new mark, nil if
+// nothing was recorded.
 func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) *Span {
 	if r == nil {
 		return nil
@@ -85,8 +85,8 @@ func (r *Recorder) Record(uid types.UID) (Record, bool) {
 	return record, true
 }
 
-// Watch returns a channel that gets a value after something was recorded, and a function that ends the
-// subscription. Changes coalesce: a slow reader sees one value for many changes, and never holds up a writer.
+// Watch returns a channel that receives a value after something was recorded, and a function that ends the subscription.
+// Changes coalesce: a slow reader receives one value for many changes, and never delays a writer.
 func (r *Recorder) Watch() (<-chan struct{}, func()) {
 	changed := wakeup.NewSignal()
 	if r == nil {
@@ -155,7 +155,7 @@ func (r *Recorder) notify(ref Ref, stage *Stage) {
 	}
 }
 
-// Subscription delivers each change to one reader. It holds memory for the changes that wait, and none while none do.
+// Subscription delivers each change to one reader. It uses memory only while changes wait.
 type Subscription struct {
 	r       *Recorder
 	limit   int
@@ -166,9 +166,9 @@ type Subscription struct {
 	dropped int
 }
 
-// Subscribe begins to keep every change from now on for one reader, who waits for Woken and then takes them. As many as
-// limit wait for a reader who is busy; what comes when they do is lost to this reader and counted: a slow reader never
-// holds up a writer. Stop must be called in the end. A nil Recorder delivers nothing.
+// Subscribe keeps every change from now on for one reader, which receives from C and then calls Drain. At most limit
+// changes wait for a busy reader; further ones are lost to this reader and counted, so that a slow reader never delays a
+// writer. Stop must be called in the end. A nil Recorder delivers nothing.
 func (r *Recorder) Subscribe(limit int) *Subscription {
 	sub := &Subscription{r: r, limit: max(limit, 1), changed: wakeup.NewSignal()}
 	if r == nil {
@@ -180,7 +180,7 @@ func (r *Recorder) Subscribe(limit int) *Subscription {
 	return sub
 }
 
-// Subscriptions is how many subscriptions have begun and not been stopped.
+// Subscriptions returns how many subscriptions have not been stopped.
 func (r *Recorder) Subscriptions() int {
 	if r == nil {
 		return 0
@@ -200,10 +200,10 @@ func (s *Subscription) add(change Change) {
 	s.changed.Notify()
 }
 
-// C gets a value when there is something to take. It is not closed by Stop.
+// C receives a value when Drain has something to return. It is not closed by Stop.
 func (s *Subscription) C() <-chan struct{} { return s.changed.C() }
 
-// Drain returns what has come since the last call, in order, and does not wait. The slice is the caller's.
+// Drain returns the changes since the last call, in order, and does not wait. The slice is the caller's.
 func (s *Subscription) Drain() []Change {
 	if s.r == nil {
 		return nil
@@ -215,7 +215,7 @@ func (s *Subscription) Drain() []Change {
 	return taken
 }
 
-// Dropped is how many changes the reader was too slow for.
+// Dropped returns how many changes were lost because the reader was too slow.
 func (s *Subscription) Dropped() int {
 	if s.r == nil {
 		return 0

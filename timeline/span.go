@@ -14,13 +14,13 @@ type Span struct {
 	attempt int
 }
 
-// Begin notes that owner starts a stage of the object. End must be called on the result, once.
+// Begin records that owner starts a stage of the object. End must be called on the result, once.
 func (r *Recorder) Begin(ref Ref, owner, stage, subject string) *Span {
 	return r.BeginQueued(ref, owner, stage, subject, time.Time{})
 }
 
-// BeginQueued is Begin for a stage that was asked for earlier and has waited since then in a queue, for a rate limiter
-// or for a turn: the stage began when it was asked for, and the wait is noted in it. A zero time is now.
+// BeginQueued is Begin for a stage that was requested earlier and has waited since then in a queue or for a rate limiter:
+// the stage began when it was requested, and the wait is recorded in it. A zero time means now.
 func (r *Recorder) BeginQueued(ref Ref, owner, stage, subject string, since time.Time) *Span {
 	if r == nil {
 		return nil
@@ -35,7 +35,7 @@ func (r *Recorder) BeginQueued(ref Ref, owner, stage, subject string, since time
 	return &Span{r: r, ref: ref, name: stage, subject: subject, attempt: attempt}
 }
 
-// Begin notes that owner starts another stage of the span's object.
+// Begin records that owner starts another stage of the span's object.
 func (s *Span) Begin(owner, stage, subject string) *Span {
 	if s == nil {
 		return nil
@@ -43,7 +43,7 @@ func (s *Span) Begin(owner, stage, subject string) *Span {
 	return s.r.Begin(s.ref, owner, stage, subject)
 }
 
-// End notes the end of the stage; err is nil if it succeeded.
+// End records the end of the stage; err is nil if it succeeded.
 func (s *Span) End(err error) {
 	s.update(func(stage *Stage) {
 		stage.End = s.r.clock.Now()
@@ -51,7 +51,7 @@ func (s *Span) End(err error) {
 	})
 }
 
-// AddWait notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
+// AddWait adds to the time that the stage waited in a queue or for a rate limiter.
 func (s *Span) AddWait(d time.Duration) {
 	if d > 0 {
 		s.update(func(stage *Stage) { stage.WaitMs += millis(d) })
@@ -65,7 +65,7 @@ func (s *Span) SetCause(cause Ref) {
 
 type spanKey struct{}
 
-// Context is ctx with the span in it, for Current.
+// Context returns ctx with the span in it, for Current.
 func (s *Span) Context(ctx context.Context) context.Context {
 	if s == nil {
 		return ctx
@@ -73,14 +73,14 @@ func (s *Span) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, spanKey{}, s)
 }
 
-// Current is the innermost span that ctx carries, nil if there is none: code far below can note what it waits for and
-// what it calls without knowing for which object it works.
+// Current returns the innermost span that ctx carries, nil if there is none: code that does not know for which object it
+// works can record what it waits for and what it calls.
 func Current(ctx context.Context) *Span {
 	span, _ := ctx.Value(spanKey{}).(*Span)
 	return span
 }
 
-// update alters the span's stage, if it is still remembered, and notifies the subscribers.
+// update changes the span's stage, if the record still has it, and notifies the subscribers.
 func (s *Span) update(alter func(*Stage)) {
 	if s == nil {
 		return

@@ -52,12 +52,12 @@ type Ref struct {
 	UID       types.UID `json:"uid"`
 }
 
-// RefOf is the Ref of an API object. The kind is given because decoded objects do not carry it.
+// RefOf returns the Ref of an API object. The kind is a parameter because decoded objects do not have it.
 func RefOf(kind string, obj metav1.Object) Ref {
 	return Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID()}
 }
 
-// PodRef is the Ref of a Pod.
+// PodRef returns the Ref of a Pod.
 func PodRef(pod *corev1.Pod) Ref { return RefOf("Pod", pod) }
 
 // Stage is one step of an object's way. End is zero while the stage goes on.
@@ -76,11 +76,11 @@ type Stage struct {
 	End   time.Time `json:"end,omitzero"`
 	// Error is the text of the error that ended the stage, empty on success.
 	Error string `json:"error,omitempty"`
-	// Reason is the error in one CamelCase word, where whoever recorded it knows one; see WithReason.
+	// Reason is the error in one CamelCase word, empty if the error has none; see WithReason.
 	Reason string `json:"reason,omitempty"`
-	// Remedy is what a person can do about the error; see WithReason.
+	// Remedy is what a user can do about the error; see WithReason.
 	Remedy string `json:"remedy,omitempty"`
-	// Cause names the object that the stage works for or waits for, where that is another one than the record's.
+	// Cause names the object that the stage works for or waits for, if it is not the record's own.
 	Cause *Ref `json:"cause,omitempty"`
 	// WaitMs is the part of the stage, in milliseconds, that it waited in a queue or for a rate limiter.
 	WaitMs float64 `json:"waitMs,omitempty"`
@@ -101,12 +101,12 @@ type reasonError struct {
 	reason, remedy string
 }
 
-// Unwrap gives errors.Is and errors.As the error itself.
+// Unwrap returns the error without its reason and remedy, for errors.Is and errors.As.
 func (r reasonError) Unwrap() error { return r.error }
 
-// WithReason adds to an error its reason, a CamelCase word for machines, and what a person can do about it. Either may
-// be empty. The error's text stays as it is; Span.End and Recorder.Mark put both into the stage, where the outermost
-// reason and the outermost remedy of a chain count. A nil error stays nil.
+// WithReason adds to an error its reason, a CamelCase word for programs, and what a user can do about it. Either may be
+// empty. The error's text stays as it is; Span.End and Recorder.Mark put both into the stage, where the outermost reason
+// and the outermost remedy of a chain count. A nil error stays nil.
 func WithReason(err error, reason, remedy string) error {
 	if err == nil {
 		return nil
@@ -130,7 +130,7 @@ func (s *Stage) setError(err error) {
 	}
 }
 
-// Record is all that is known of one object. It is a copy: the caller owns it.
+// Record has the stages of one object. It is a copy that the caller owns.
 type Record struct {
 	Ref    Ref     `json:"ref"`
 	Stages []Stage `json:"stages"`

@@ -162,7 +162,7 @@ func (u *components) newKubelet() (runFunc, error) {
 	return k.Start, nil
 }
 
-// replace makes k the current kubelet and closes the one before.
+// replace sets the current kubelet and closes the one before.
 func (c *currentKubelet) replace(k *agent.Agent) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

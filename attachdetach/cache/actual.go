@@ -42,7 +42,7 @@ type ActualStateOfWorld interface {
 	// otherwise; one that is known keeps that, and the time of its detach request.
 	AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, node types.NodeName, devicePath string, attached bool,
 	) (corev1.UniqueVolumeName, error)
-	// SetVolumesMountedByNode takes over what the node says it has mounted, all of it. Unknown volumes do no harm.
+	// SetVolumesMountedByNode sets which volumes the node reports as mounted, all of them. Unknown volumes are ignored.
 	SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node types.NodeName)
 	// SetNodeStatusUpdateNeeded flags the node: its status must be written again. An unknown node is only logged.
 	SetNodeStatusUpdateNeeded(node types.NodeName)
@@ -51,7 +51,7 @@ type ActualStateOfWorld interface {
 	// SetDetachRequestTime stamps the attachment on the first call and returns how long ago that was. It is an error
 	// if the volume is no longer attached to the node.
 	SetDetachRequestTime(name corev1.UniqueVolumeName, node types.NodeName) (time.Duration, error)
-	// DeleteVolumeNode removes the attachment, also from the node's list. What is not known is no error.
+	// DeleteVolumeNode removes the attachment, also from the node's list. An unknown attachment is no error.
 	DeleteVolumeNode(name corev1.UniqueVolumeName, node types.NodeName)
 	// GetAttachState is what is known of the attachment.
 	GetAttachState(name corev1.UniqueVolumeName, node types.NodeName) AttachState
@@ -67,9 +67,9 @@ type ActualStateOfWorld interface {
 	GetNodesForAttachedVolume(name corev1.UniqueVolumeName) []types.NodeName
 	// GetNodesForPossiblyAttachedVolume is the nodes that have or may have the volume, sorted.
 	GetNodesForPossiblyAttachedVolume(name corev1.UniqueVolumeName) []types.NodeName
-	// GetVolumesToReportAttached is the list, sorted by name, of every flagged node, and takes the flags away.
+	// GetVolumesToReportAttached returns the list, sorted by name, of every flagged node, and clears the flags.
 	GetVolumesToReportAttached() map[types.NodeName][]corev1.AttachedVolume
-	// GetVolumesToReportAttachedForNode is the node's list and whether it was flagged; the flag is taken away.
+	// GetVolumesToReportAttachedForNode returns the node's list and whether it was flagged, and clears the flag.
 	GetVolumesToReportAttachedForNode(node types.NodeName) (bool, []corev1.AttachedVolume)
 	// GetNodesToUpdateStatusFor is the flagged nodes, sorted.
 	GetNodesToUpdateStatusFor() []types.NodeName
@@ -80,7 +80,7 @@ type AttachedVolume struct {
 	operationexecutor.AttachedVolume
 	// Confirmed is false while it is uncertain whether the volume is attached.
 	Confirmed bool
-	// MountedByNode says that the node may have the volume mounted.
+	// MountedByNode reports whether the node may have the volume mounted.
 	MountedByNode bool
 	// DetachRequestedTime is when the volume was found to be no longer wanted, zero if it is.
 	DetachRequestedTime time.Time
@@ -115,7 +115,7 @@ type attachment struct {
 	generation      uint64
 }
 
-// nodeEntry is a node that has attachments or has had some whose end is not yet written to its status.
+// nodeEntry is a node that has attachments, or had some that its status still lists.
 type nodeEntry struct {
 	volumes map[corev1.UniqueVolumeName]*attachment
 }
@@ -201,7 +201,7 @@ func (a *Actual) AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, 
 	return name, nil
 }
 
-// insert makes a new attachment. The caller holds mu.
+// insert adds a new attachment. The caller holds mu.
 func (a *Actual) insert(name corev1.UniqueVolumeName, node types.NodeName) *attachment {
 	at := &attachment{mounted: true, since: a.clock.Now()}
 	if a.volumes[name] == nil {
@@ -282,7 +282,7 @@ func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *a
 	a.notifyChanged(VolumeNode{name, node}, nil)
 }
 
-// prune forgets a node of which nothing is left to say. The caller holds mu.
+// prune forgets a node without attachments whose status is written. The caller holds mu.
 func (a *Actual) prune(node types.NodeName) {
 	if entry := a.nodes[node]; entry != nil && len(entry.volumes) == 0 {
 		if _, ok := a.statusDirty[node]; !ok {
@@ -311,7 +311,7 @@ func (a *Actual) SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node t
 	}
 }
 
-// SetVolumeMountedByNode takes over whether the node says that it has one volume mounted. An unknown one does no harm.
+// SetVolumeMountedByNode sets whether the node reports one volume as mounted. An unknown one is ignored.
 func (a *Actual) SetVolumeMountedByNode(name corev1.UniqueVolumeName, node types.NodeName, mounted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -34,7 +34,7 @@ func (a *Actual) GetAttachedVolume(name corev1.UniqueVolumeName, node types.Node
 	return at.export(name, node), true
 }
 
-// export makes the copy that callers get. The caller holds mu.
+// export returns the copy that callers get. The caller holds mu.
 func (at *attachment) export(name corev1.UniqueVolumeName, node types.NodeName) AttachedVolume {
 	return AttachedVolume{
 		AttachedVolume: operationexecutor.AttachedVolume{

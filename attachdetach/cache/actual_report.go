@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// markStatusDirty notes that the node's status must be written. The caller holds mu.
+// markStatusDirty records that the node's status must be written. The caller holds mu.
 func (a *Actual) markStatusDirty(node types.NodeName) {
 	if _, ok := a.statusDirty[node]; !ok {
 		a.statusDirty[node] = struct{}{}
@@ -18,7 +18,7 @@ func (a *Actual) markStatusDirty(node types.NodeName) {
 	}
 }
 
-// setReported puts the attachment on the node's list, or takes it off. The caller holds mu.
+// setReported adds the attachment to the list that the node's status reports, or removes it. The caller holds mu.
 func (a *Actual) setReported(at *attachment, node types.NodeName, reported bool) {
 	if at.reported != reported {
 		at.reported = reported
@@ -88,8 +88,8 @@ func (a *Actual) GetNodesToUpdateStatusFor() []types.NodeName {
 	return slices.Sorted(maps.Keys(a.statusDirty))
 }
 
-// reportedVolumes is what the node's status should say, sorted so that the same list is the same bytes. The node's entry is kept,
-// so that the list can be flagged again should writing it fail. The caller holds mu.
+// reportedVolumes returns the volumes that the node's status should list, sorted so that equal lists have equal bytes. The
+// node's entry is kept, so that the node can be flagged again if the write fails. The caller holds mu.
 func (a *Actual) reportedVolumes(node types.NodeName) []corev1.AttachedVolume {
 	volumes := []corev1.AttachedVolume{}
 	if entry := a.nodes[node]; entry != nil {
@@ -105,8 +105,7 @@ func (a *Actual) reportedVolumes(node types.NodeName) []corev1.AttachedVolume {
 
 func byName(x, y corev1.AttachedVolume) int { return strings.Compare(string(x.Name), string(y.Name)) }
 
-// ReconcileReported flags the node if its status lists something else than what should be there. The given list is what the
-// status of a node was seen to be; it is not kept.
+// ReconcileReported flags the node if seen, the list of its status, differs from what the status should list.
 func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVolume) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +120,7 @@ func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVo
 	a.markStatusDirty(node)
 }
 
-// ForgetNode drops what is left of a node whose status has been written, or that is gone, if nothing is attached to it.
+// ForgetNode forgets a node whose status has been written, or that no longer exists, if nothing is attached to it.
 func (a *Actual) ForgetNode(node types.NodeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

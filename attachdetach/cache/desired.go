@@ -17,7 +17,7 @@ import (
 // DesiredStateOfWorld is which volumes should be attached to which managed nodes, and for which Pods. Pods are named
 // by their UID. What it returns is the caller's own, but for the objects it points to, which are shared.
 type DesiredStateOfWorld interface {
-	// AddNode makes the node a managed one. Again is no change.
+	// AddNode adds a node to the managed nodes. Adding it again changes nothing.
 	AddNode(node types.NodeName)
 	// AddPod notes that the Pod on the node uses the volume, and returns the volume's unique name. Again is no change,
 	// but takes over the newer Pod. It is an error if the node is not managed or the volume not attachable.
@@ -233,7 +233,7 @@ func (d *Desired) GetVolumeNodesToAttach() []VolumeNode {
 	return all
 }
 
-// export makes the copy that callers get. The caller holds mu.
+// export returns the copy that callers get. The caller holds mu.
 func (w *desiredVolume) export(name corev1.UniqueVolumeName, node types.NodeName) VolumeToAttach {
 	out := operationexecutor.VolumeToAttach{VolumeName: name, VolumeSpec: w.spec, NodeName: node}
 	for _, user := range w.pods {

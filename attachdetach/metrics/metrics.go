@@ -33,7 +33,7 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New makes a Collector.
+// New returns a Collector.
 func New(actual Actual, desired Desired) *Collector {
 	return &Collector{
 		actual: actual, desired: desired,

@@ -38,7 +38,7 @@ type Updater struct {
 
 var _ NodeStatusUpdater = (*Updater)(nil)
 
-// NewNodeStatusUpdater makes an Updater. A nil lister means that the API server says whether a node exists.
+// NewNodeStatusUpdater returns an Updater. Without a lister it reads from the API server whether a node exists.
 func NewNodeStatusUpdater(
 	client kubernetes.Interface, nodes corelisters.NodeLister, actual cache.ActualStateOfWorld,
 ) *Updater {

@@ -113,7 +113,7 @@ type ContainerRequest struct {
 
 // Builder computes the requests to the runtime about a Pod, and makes the directories and cgroups that they refer to.
 type Builder interface {
-	// PreparePod makes the Pod's directories and cgroup. It may be called again.
+	// PreparePod creates the Pod's directories and cgroup. It may be called again.
 	PreparePod(ctx context.Context, pod *corev1.Pod) error
 	// Sandbox returns the sandbox's configuration and the name of its runtime handler.
 	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)

@@ -164,7 +164,7 @@ func (w *worker) purge(ctx context.Context, pod *corev1.Pod, held *container.Pod
 	return w.m.deps.Builder.ForgetPod(ctx, pod)
 }
 
-// podFromRuntime makes a Pod of what the runtime knows of it, enough to stop it in order.
+// podFromRuntime returns a Pod with what the runtime knows of it, enough to stop it in order.
 func podFromRuntime(uid types.UID, held *container.PodStatus) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: held.Name, Namespace: held.Namespace}}
 	names := map[string]bool{}

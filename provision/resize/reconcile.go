@@ -86,7 +86,7 @@ func (r *Resizer) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return pv, nil
 }
 
-// tryExpand makes one try and records its result. After a failure it returns when to try again.
+// tryExpand makes one attempt and records its result. After a failure it returns when to try again.
 func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume, size resource.Quantity,
 ) (reconcile.Result, error) {

@@ -24,8 +24,8 @@ const (
 	scheduler = "scheduler"
 )
 
-// maxAcceptAge is how old an object may be when it is first seen for its acceptance to be recorded: creation times have
-// whole seconds, and for objects older than that the moment is long gone.
+// maxAcceptAge is how old an object may be when it is first seen for its acceptance to be recorded: creation times are in
+// whole seconds, and older objects were accepted before the watch began.
 const maxAcceptAge = 2 * time.Second
 
 // errDeleted ends the scheduling of a Pod that was deleted before it had a node.
@@ -51,7 +51,7 @@ func Run(ctx context.Context, client kubernetes.Interface, recorder *timeline.Re
 	return nil
 }
 
-// strip keeps of a Pod what the record needs, which makes the watch cheap on a busy cluster.
+// strip keeps only the fields of a Pod that the record needs, so that the watch is cheap on a busy cluster.
 func strip(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -68,7 +68,7 @@ func strip(obj any) (any, error) {
 	return kept, nil
 }
 
-// watcher takes the changes. Those of Pods come from one goroutine, which owns unscheduled.
+// watcher handles the changes. One goroutine, which owns unscheduled, delivers those of Pods.
 type watcher struct {
 	recorder    *timeline.Recorder
 	clock       clock.PassiveClock

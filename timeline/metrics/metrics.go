@@ -1,5 +1,5 @@
-// Package metrics counts timeline's stages for Prometheus: a histogram per stage, made from the one record that
-// explain and the traces read too.
+// Package metrics counts timeline's stages for Prometheus: a histogram per stage, from the same record that explain and the
+// traces read.
 package metrics
 
 import (
@@ -27,7 +27,7 @@ type Stages struct {
 
 var _ prometheus.Collector = (*Stages)(nil)
 
-// New makes a collector that counts nothing before Start.
+// New returns a collector that counts nothing before Start.
 func New() *Stages {
 	buckets := prometheus.ExponentialBuckets(0.001, 2, 18) // 1 ms to 131 s
 	return &Stages{
@@ -79,7 +79,7 @@ func (s *Stages) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	}
 }
 
-// count takes an ended stage. Subjects are names of people's objects and stay out of the labels.
+// count counts an ended stage. Subjects are names of users' objects and are not used as labels.
 func (s *Stages) count(change timeline.Change) {
 	stage := change.Stage
 	if !stage.Done() {

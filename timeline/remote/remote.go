@@ -21,7 +21,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Handler answers
+// Handler serves
 //   - GET /metrics with what the gatherer gathers, if it is not nil, for Prometheus;
 //   - GET /v1/records/{uid} with the record as JSON, or 404;
 //   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
@@ -95,8 +95,8 @@ func stream(recorder *timeline.Recorder, w http.ResponseWriter, r *http.Request)
 	}
 }
 
-// Listen makes the socket, replacing one that a killed process left. The caller holds the cluster's lock, so no
-// live process can be behind the old one.
+// Listen creates the socket and replaces one that a killed process left. The caller holds the cluster's lock, so no live
+// process can use the old one.
 func Listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("replace socket %s: %w", socket, err)
@@ -111,13 +111,13 @@ func Listen(socket string) (net.Listener, error) {
 	return listener, nil
 }
 
-// headerTimeout bounds how long a reader may take to say what it wants.
+// headerTimeout bounds how long a reader may take to send the headers of its request.
 const headerTimeout = 5 * time.Second
 
-// Serve answers on a socket that Listen made until ctx ends, and closes it. The gatherer may be nil.
+// Serve serves requests on a socket of Listen until ctx ends, and closes it. The gatherer may be nil.
 func Serve(ctx context.Context, listener net.Listener, recorder *timeline.Recorder, gatherer prometheus.Gatherer) error {
 	server := &http.Server{Handler: Handler(recorder, gatherer), ReadHeaderTimeout: headerTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its answers are short and can be asked again
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its responses are short, and a client can repeat its request
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("answer on %s: %w", listener.Addr(), err)
@@ -128,7 +128,7 @@ func Serve(ctx context.Context, listener net.Listener, recorder *timeline.Record
 // Client reads records from a socket. It is safe for concurrent use.
 type Client struct{ http http.Client }
 
-// NewClient makes a Client of the socket; nothing is dialled before the first question.
+// NewClient returns a Client of the socket; it connects at the first request.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var dialer net.Dialer
@@ -137,10 +137,10 @@ func NewClient(socket string) *Client {
 	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// maxRecordBytes bounds an answer; a record's stages are bounded, so a longer one is not an answer.
+// maxRecordBytes bounds a response; a record's stages are bounded, so a longer one is no record.
 const maxRecordBytes = 4 << 20
 
-// Record returns the object's record, false if there is none. An error means that no berth answers there.
+// Record returns the object's record, false if there is none. An error means that no berth serves the socket.
 func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error) {
 	var record timeline.Record
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/records/"+string(uid), http.NoBody)
@@ -165,9 +165,8 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 	return record, true, nil
 }
 
-// Stages calls each for every change from now on, of the object with the UID or, if it is empty, of all. It calls
-// ready, if not nil, once nothing is missed any more. It returns nil when ctx ends, else the error that ended the
-// stream.
+// Stages calls each for every change from now on, of the object with the UID or, if it is empty, of all. It calls ready, if
+// not nil, once it receives every change. It returns nil when ctx ends, else the error that ended the stream.
 func (c *Client) Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/stages?uid="+url.QueryEscape(string(uid)), http.NoBody)
 	if err != nil {

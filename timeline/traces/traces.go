@@ -25,8 +25,8 @@ import (
 // bufferSize is how many changes wait for the SDK, which only queues them.
 const bufferSize = 4096
 
-// Enabled reports whether the environment asks for traces: an OTLP endpoint is set, and neither the SDK nor the
-// exporter of traces is switched off.
+// Enabled reports whether the environment requests traces: an OTLP endpoint is set, and neither the SDK nor the exporter of
+// traces is switched off.
 func Enabled(getenv func(string) string) bool {
 	if strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -43,8 +43,8 @@ type Tracer struct {
 	logger   *slog.Logger
 }
 
-// FromEnvironment makes a Tracer that sends over OTLP/HTTP to where the OTEL_* variables say. It dials nothing yet.
-// The logger may be nil.
+// FromEnvironment returns a Tracer that sends over OTLP/HTTP to the endpoint of the OTEL_* variables. It does not connect
+// yet. The logger may be nil.
 func FromEnvironment(ctx context.Context, logger *slog.Logger) (*Tracer, error) {
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func FromEnvironment(ctx context.Context, logger *slog.Logger) (*Tracer, error) 
 	return New(exporter, logger), nil
 }
 
-// New makes a Tracer that gives its spans to the exporter, which it shuts down in the end. The logger may be nil.
+// New returns a Tracer that sends its spans to the exporter, which it shuts down in the end. The logger may be nil.
 func New(exporter sdktrace.SpanExporter, logger *slog.Logger) *Tracer {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -65,7 +65,7 @@ func New(exporter sdktrace.SpanExporter, logger *slog.Logger) *Tracer {
 func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
-	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count more than our own name.
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the default name.
 	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "berth")), resource.WithFromEnv())
 	if err != nil {
 		return fmt.Errorf("set up traces by OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -91,8 +91,8 @@ func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	return nil
 }
 
-// send makes a span of an ended stage; of the one that ends a start, also the span of the whole start, which is the
-// parent of all.
+// send sends an ended stage as a span; for the stage that ends a start, it also sends the span of the whole start, which is
+// the parent of all.
 func send(ctx context.Context, tracer trace.Tracer, recorder *timeline.Recorder, change timeline.Change) {
 	traceID, rootID, err := idsOf(change.Ref.UID)
 	if err != nil || change.Ref.Kind != "Pod" || !change.Stage.Done() {
@@ -157,7 +157,7 @@ func idsOf(uid types.UID) (trace.TraceID, trace.SpanID, error) {
 
 type parentKey struct{}
 
-// idGenerator gives a root span the IDs that its context carries, and every other span a random ID.
+// idGenerator returns the IDs that the context carries for a root span, and a random ID for every other span.
 type idGenerator struct{}
 
 var _ sdktrace.IDGenerator = idGenerator{}

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// Write makes the directories and writes both configurations, containerd's and the pod network's. It may run
-// before every start; files are replaced as a whole. An error names the field that cannot be.
+// Write creates the directories and writes both configurations, containerd's and the pod network's. It may run before every
+// start; files are replaced as a whole. An error names the field that cannot be.
 func (c Config) Write() error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("configure containerd: %w", err)

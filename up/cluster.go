@@ -161,8 +161,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if err := c.ensureBridge(ctx); err != nil {
 		return err
 	}
+	c.loadModules(ctx, neededModules())
 	if c.runs(proxyName) {
-		if err := filterBridge(ctx); err != nil {
+		if err := filterBridge(); err != nil {
 			c.progress.Printf("warning: %v", err)
 		}
 	}

@@ -85,15 +85,10 @@ func checkProxy() error {
 	return nil
 }
 
-// filterBridge makes packets between Pods of this node pass through the firewall. It loads the kernel's module if it can.
-func filterBridge(ctx context.Context) error {
-	if _, err := os.Stat(bridgeNetfilter); errors.Is(err, os.ErrNotExist) {
-		if out, err := exec.CommandContext(ctx, "modprobe", "br_netfilter").CombinedOutput(); err != nil {
-			return fmt.Errorf("the kernel's module br_netfilter is missing, so Pods cannot reach Services whose Pods are on the same node: "+
-				"modprobe br_netfilter: %w: %s", err, bytes.TrimSpace(out))
-		}
-	}
-	if err := os.WriteFile(bridgeNetfilter, []byte("1"), 0o644); err != nil {
+// filterBridge makes packets between Pods of this node pass through the firewall, if the kernel has the module for it:
+// loadModules warns if not.
+func filterBridge() error {
+	if err := os.WriteFile(bridgeNetfilter, []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("let Pods reach Services on the same node: %w", err)
 	}
 	return nil

@@ -89,7 +89,7 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	r := newReport(checkMachine(layout))
+	r := newReport(checkMachine(cmd.Context(), layout))
 	dead, unseen := up.FindLeftovers(cmd.Context())
 	if unseen != nil { // the report is printed first
 		unseen = fmt.Errorf("find leftovers: %w", unseen)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,13 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/kernelmodule"
 	"github.com/berth-dev/berth/up"
 )
 
 // checkMachine checks what `berth up` requires of this machine, and what it works without.
-func checkMachine(layout up.Layout) []diagnosis {
+func checkMachine(ctx context.Context, layout up.Layout) []diagnosis {
 	return []diagnosis{
-		checkRoot(), checkCgroups(), checkOOMScore(), checkOverlay(layout.DataDir), checkFirewall(), checkConfinement(), checkInotify(),
+		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkConfinement(), checkInotify(),
 		checkDiskSpace(layout.DataDir), checkPrograms(layout),
 	}
 }
@@ -52,14 +54,31 @@ func checkOOMScore() diagnosis {
 		Found: "missing: containers keep containerd's OOM score where Kubernetes would lower it", Remedy: "run outside the container that drops it"}
 }
 
-// checkOverlay checks only the kernel's support; `berth up` tries it on the data directory's file system.
-func checkOverlay(dataDir string) diagnosis {
-	data, err := os.ReadFile("/proc/filesystems")
-	if err == nil && strings.Contains(string(data), "\toverlay\n") {
-		return diagnosis{Name: "overlayfs", Severity: severityOK, Found: "supported by the kernel"}
+// checkModules checks the kernel's modules. `berth up` loads those that are missing, where that is possible.
+func checkModules(ctx context.Context, modules []kernelmodule.Module) diagnosis {
+	var loadable, restrictions []string
+	for _, module := range modules {
+		if !module.IsMissing() {
+			continue
+		}
+		if err := module.CheckLoadable(ctx); err != nil {
+			restrictions = append(restrictions, fmt.Sprintf("without %s %s (%v)", module.Name, module.Without, err))
+			continue
+		}
+		loadable = append(loadable, module.Name)
 	}
-	return diagnosis{Name: "overlayfs", Severity: severityWarning, Found: "not supported by the kernel (or module not loaded): images are copied for each container below " + dataDir,
-		Remedy: "modprobe overlay"}
+	d := diagnosis{Name: "kernel modules", Severity: severityOK, Found: "all found"}
+	if len(loadable) > 0 {
+		d.Found = strings.Join(loadable, ", ") + ": not loaded; `berth up` loads them"
+	}
+	if len(restrictions) > 0 {
+		d.Severity, d.Remedy = severityWarning, "apt-get install kmod, and the package with the modules of this kernel; in a container, load them on its host"
+		if len(loadable) > 0 {
+			restrictions = append(restrictions, d.Found)
+		}
+		d.Found = strings.Join(restrictions, "; ")
+	}
+	return d
 }
 
 func checkFirewall() diagnosis {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/kernelmodule"
 	"github.com/berth-dev/berth/up"
 )
 
@@ -18,4 +21,28 @@ func TestLeftoversAreWorded(t *testing.T) {
 	d = leftoverDiagnosis(&up.Leftover{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},
 		Rules: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}})
 	require.Equal(t, "1 mounts, 1 loop devices, 1 firewall rules of the cluster in /data", d.Found)
+}
+
+// TestMissingModulesAreDiagnosed runs a modprobe that could load one module.
+func TestMissingModulesAreDiagnosed(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" = --dry-run ] && [ \"$2\" = loadable ]\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "modprobe"), []byte(script), 0o755))
+	t.Setenv("PATH", dir)
+	module := func(name, feature string) kernelmodule.Module {
+		return kernelmodule.Module{Name: name, Feature: filepath.Join(dir, feature), Without: "nothing works"}
+	}
+	present, loadable, absent := module("present", "modprobe"), module("loadable", "none"), module("absent", "none")
+	check := func(severity severity, found string, modules ...kernelmodule.Module) {
+		t.Helper()
+		d := checkModules(t.Context(), modules)
+		require.Equal(t, severity, d.Severity)
+		require.Equal(t, found, d.Found)
+		require.Equal(t, severity != severityOK, d.Remedy != "")
+	}
+	check(severityOK, "all found", present)
+	check(severityOK, "loadable: not loaded; `berth up` loads them", present, loadable)
+	check(severityWarning, "without absent nothing works (modprobe absent: exit status 1)", present, absent)
+	check(severityWarning, "without absent nothing works (modprobe absent: exit status 1); loadable: not loaded; `berth up` loads them",
+		loadable, absent)
 }

@@ -100,8 +100,8 @@ func (k *Kubelet) handle(op podconfig.Op, pods []*corev1.Pod) {
 	}
 }
 
-// HandlePodCleanups removes from the disk and the cgroups what is left of Pods that no longer exist. It does nothing before
-// all sources are ready and the runtime was listed.
+// HandlePodCleanups removes from the disk and the cgroups what is left of Pods that no longer exist. What fails is tried again
+// later, without another call. It does nothing before all sources are ready and the runtime was listed.
 func (k *Kubelet) HandlePodCleanups() error { return k.parts.Housekeeping.CleanupOrphans(k.ctx) }
 
 // LatestLoopEntryTime is when a source of Pods last delivered something.

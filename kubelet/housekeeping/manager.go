@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,15 +17,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/podutil"
-	"github.com/berth-dev/berth/kubelet/allocation"
-	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/logs/rotate"
 	"github.com/berth-dev/berth/kubelet/node"
-	"github.com/berth-dev/berth/kubelet/volumemanager"
 )
 
 // Config holds the values of a Manager.
@@ -47,6 +46,23 @@ type Workers interface {
 	Has(uid types.UID) bool
 }
 
+// Volumes removes volumes and directories of Pods. *volumemanager.Manager is one.
+type Volumes interface {
+	CleanupOrphans(ctx context.Context, keep func(types.UID) bool) error
+}
+
+// Cgroups knows the cgroups of Pods. *cm.Manager is one.
+type Cgroups interface {
+	Pods() ([]types.UID, error)
+	RemovePod(ctx context.Context, uid types.UID) error
+}
+
+// Allocations holds the resources that are allocated to Pods. *allocation.Store is one.
+type Allocations interface {
+	// Retain forgets the Pods for which keep returns false.
+	Retain(keep func(types.UID) bool)
+}
+
 // ImageObserver learns of images from the garbage collection.
 type ImageObserver struct {
 	// Listed is called with each list of all images, and the time of its request.
@@ -63,9 +79,9 @@ type Deps struct {
 	Statuses interface {
 		Get(types.UID) (corev1.PodStatus, bool)
 	}
-	Volumes     *volumemanager.Manager
-	Cgroups     *cm.Manager
-	Allocations *allocation.Store
+	Volumes     Volumes
+	Cgroups     Cgroups
+	Allocations Allocations
 	Links       *logs.Links
 	Images      ImageObserver
 	// Ready are closed when it is known which Pods have workers and which the runtime holds, and when cgroups exist: before
@@ -92,13 +108,17 @@ func (d *Deps) validate() error {
 	return nil
 }
 
-// Manager keeps the node's disk from filling up: it rotates logs, removes unused images, and once after the start what is
-// left of Pods that no longer exist.
+// Manager keeps the node's disk from filling up: it rotates logs, and removes unused images and, after the start, what is left
+// of Pods that no longer exist.
 type Manager struct {
 	config    Config
 	deps      Deps
 	rotator   *rotate.Rotator
 	collector *images.Collector // nil if images are not collected
+
+	cleaning sync.Mutex // held during an attempt to clean up after Pods that no longer exist
+	// orphansLeft is notified when an attempt has failed.
+	orphansLeft wakeup.Signal
 }
 
 // New returns a Manager.
@@ -106,7 +126,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{config: config, deps: deps}
+	m := &Manager{config: config, deps: deps, orphansLeft: wakeup.NewSignal()}
 	var err error
 	if m.rotator, err = rotate.New(rotate.Deps{
 		Runtime: deps.Runtime, Logs: m.openLogs, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
@@ -141,7 +161,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		group.Go(func() error { return m.collector.Start(ctx) })
 	}
 	group.Go(func() error {
-		m.cleanupOrphansOnce(ctx)
+		m.runOrphanCleanup(ctx)
 		return nil
 	})
 	return group.Wait()

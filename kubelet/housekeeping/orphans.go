@@ -8,12 +8,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cleanupOrphansOnce removes what is left of Pods that no longer exist, as soon as it is known which Pods do.
-func (m *Manager) cleanupOrphansOnce(ctx context.Context) {
+const (
+	// orphanRetryMin and orphanRetryMax bound the wait before the cleanup is tried again.
+	orphanRetryMin = time.Second
+	orphanRetryMax = 5 * time.Minute
+)
+
+// runOrphanCleanup removes what is left of Pods that no longer exist, as soon as it is known which Pods do. A cleanup that
+// fails, also one of CleanupOrphans, is tried again until one succeeds.
+func (m *Manager) runOrphanCleanup(ctx context.Context) {
 	for _, ready := range m.deps.Ready {
 		select {
 		case <-ready:
@@ -21,12 +29,30 @@ func (m *Manager) cleanupOrphansOnce(ctx context.Context) {
 			return
 		}
 	}
-	if err := m.cleanupOrphans(ctx); err != nil && ctx.Err() == nil {
-		m.deps.Logger.Warn("failed to clean up after Pods that no longer exist", "error", err)
+	_ = m.cleanupOrphans(ctx) // a failure is logged, and wakes the loop below
+	delay := orphanRetryMin
+	for {
+		select {
+		case <-m.orphansLeft.C():
+		case <-ctx.Done():
+			return
+		}
+		timer := m.deps.Clock.NewTimer(delay)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		delay = min(2*delay, orphanRetryMax)
+		if m.cleanupOrphans(ctx) == nil {
+			delay = orphanRetryMin
+		}
 	}
 }
 
-// CleanupOrphans removes what is left of Pods that no longer exist. It does nothing before it is known which Pods do.
+// CleanupOrphans makes one attempt to remove what is left of Pods that no longer exist. If it fails, Start tries again. It
+// does nothing before it is known which Pods exist.
 func (m *Manager) CleanupOrphans(ctx context.Context) error {
 	for _, ready := range m.deps.Ready {
 		select {
@@ -38,8 +64,20 @@ func (m *Manager) CleanupOrphans(ctx context.Context) error {
 	return m.cleanupOrphans(ctx)
 }
 
-// cleanupOrphans removes allocations, volumes, directories, logs and cgroups of Pods that have no worker.
+// cleanupOrphans makes one attempt, one at a time. A failure is logged and has another attempt made.
 func (m *Manager) cleanupOrphans(ctx context.Context) error {
+	m.cleaning.Lock()
+	defer m.cleaning.Unlock()
+	err := m.removeOrphans(ctx)
+	if err != nil && ctx.Err() == nil {
+		m.deps.Logger.Warn("failed to clean up after Pods that no longer exist; retrying", "error", err)
+		m.orphansLeft.Notify()
+	}
+	return err
+}
+
+// removeOrphans removes allocations, volumes, directories, logs and cgroups of Pods that have no worker.
+func (m *Manager) removeOrphans(ctx context.Context) error {
 	m.deps.Allocations.Retain(m.deps.Workers.Has)
 	errs := []error{m.deps.Volumes.CleanupOrphans(ctx, m.deps.Workers.Has), m.removeOrphanLogs(), m.reconcileLogLinks(ctx)}
 	groups, err := m.deps.Cgroups.Pods()

@@ -123,10 +123,10 @@ func (k *Kubelet) ListVolumesForPod(podUID types.UID) (map[string]volume.Volume,
 	return out, len(out) > 0
 }
 
-// findPod returns the Pod of a full name, and of the UID if that is not empty.
+// findPod returns the Pod of a full name, and of the UID, which may be its mirror Pod's, if that is not empty.
 func (k *Kubelet) findPod(fullName string, uid types.UID) (*corev1.Pod, error) {
 	pod, ok := k.GetPodByFullName(fullName)
-	if !ok || uid != "" && pod.UID != uid {
+	if !ok || uid != "" && pod.UID != k.parts.Host.ResolvePodUID(uid) {
 		return nil, fmt.Errorf("Pod %s (UID %q) not found on this node", fullName, uid)
 	}
 	return pod, nil

@@ -191,6 +191,18 @@ func (m *Manager) Mirrors() []*corev1.Pod {
 	return out
 }
 
+// StaticUID returns the UID of the static Pod that the mirror Pod with this UID shows, and any other UID unchanged.
+func (m *Manager) StaticUID(uid types.UID) types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, pod := range m.mirrors {
+		if static := m.static[name]; pod.UID == uid && static != nil {
+			return static.UID
+		}
+	}
+	return uid
+}
+
 // process reconciles the mirror Pod of one name.
 func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 	defer m.queue.Done(name)

@@ -134,6 +134,8 @@ func TestLifeOfAMirror(t *testing.T) {
 	require.True(t, *m.OwnerReferences[0].Controller)
 	require.Eventually(t, func() bool { return w.writer.phase("m1") == corev1.PodRunning }, time.Minute, time.Millisecond)
 	require.Empty(t, w.writer.phase("one"), "statuses go to the mirror")
+	require.EqualValues(t, "one", w.StaticUID("m1"))
+	require.EqualValues(t, "other", w.StaticUID("other"))
 
 	// A user deletes it: there is another one.
 	require.NoError(t, w.client.CoreV1().Pods("ns").Delete(t.Context(), "p-n", metav1.DeleteOptions{}))

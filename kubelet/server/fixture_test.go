@@ -29,6 +29,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -135,6 +136,14 @@ func (h *fakeHost) GetPodByName(namespace, name string) (*corev1.Pod, bool) {
 		}
 	}
 	return nil, false
+}
+
+// ResolvePodUID knows one mirror Pod.
+func (h *fakeHost) ResolvePodUID(uid types.UID) types.UID {
+	if uid == "mirror-of-u1" {
+		return "u1"
+	}
+	return uid
 }
 
 func (h *fakeHost) ContainerLogs(

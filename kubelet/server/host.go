@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
@@ -21,6 +22,9 @@ type Host interface {
 	GetPods() []*corev1.Pod
 	// GetPodByName returns the Pod of that name.
 	GetPodByName(namespace, name string) (*corev1.Pod, bool)
+	// ResolvePodUID returns the UID of the Pod that a client means: that of the static Pod for the UID of its mirror Pod, and
+	// any other UID unchanged.
+	ResolvePodUID(uid types.UID) types.UID
 	// GetRunningPods queries the runtime for running Pods. Only names, UIDs and containers are set.
 	GetRunningPods(ctx context.Context) ([]*corev1.Pod, error)
 

@@ -26,9 +26,11 @@ type PodSource interface {
 	Ended(uid types.UID, containerID string) <-chan struct{}
 }
 
-// StatusSource has the latest statuses of the node's Pods. *mirror.Manager is one.
+// StatusSource has the latest statuses of the node's Pods, and knows their mirror Pods. *mirror.Manager is one.
 type StatusSource interface {
 	Get(uid types.UID) (corev1.PodStatus, bool)
+	// StaticUID returns the UID of the static Pod that the mirror Pod with this UID shows, and any other UID unchanged.
+	StaticUID(uid types.UID) types.UID
 }
 
 // PodHostDeps holds what a PodHost needs; all are required.
@@ -54,7 +56,10 @@ func NewPodHost(deps PodHostDeps) *PodHost {
 	return &PodHost{RuntimeHost: NewRuntimeHost(deps.Runtime), deps: deps}
 }
 
-// GetPods implements Host.
+// ResolvePodUID implements Host.
+func (h *PodHost) ResolvePodUID(uid types.UID) types.UID { return h.deps.Statuses.StaticUID(uid) }
+
+// GetPods implements Host. A static Pod is listed once, as itself, with the status that its mirror Pod shows.
 func (h *PodHost) GetPods() []*corev1.Pod {
 	pods := h.deps.Pods.Pods()
 	for i, pod := range pods {

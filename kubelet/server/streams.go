@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	translate "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -28,7 +29,7 @@ func (s *Server) podAndContainer(w http.ResponseWriter, r *http.Request) (pod *c
 			http.StatusNotFound)
 		return nil, "", false
 	}
-	if uid := r.PathValue("uid"); uid != "" && uid != string(pod.UID) {
+	if uid := r.PathValue("uid"); uid != "" && s.deps.Host.ResolvePodUID(types.UID(uid)) != pod.UID {
 		http.Error(w, fmt.Sprintf("pod %q in namespace %q does not have the UID %q", name, namespace, uid),
 			http.StatusNotFound)
 		return nil, "", false

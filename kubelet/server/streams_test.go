@@ -277,6 +277,8 @@ func TestRun(t *testing.T) {
 	code, body := f.do(t, "admin", "POST", "/run/ns/web/app?cmd=ls+-l")
 	require.Equal(t, 200, code)
 	require.Equal(t, "ls|-l", body)
+	code, body = f.do(t, "admin", "POST", "/run/ns/web/mirror-of-u1/app?cmd=ls")
+	require.Equal(t, 200, code, body)
 	code, body = f.do(t, "admin", "POST", "/run/ns/web/u1/app?cmd=fail")
 	require.Equal(t, 500, code)
 	require.Contains(t, body, "exited with 3: sorry")

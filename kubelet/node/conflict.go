@@ -62,11 +62,9 @@ func (m *Manager) reportConflict(found, ours *corev1.NodeStatus) {
 	fields := differingFields(found, ours)
 	m.deps.Logger.Warn("another client keeps changing the node's status; check for a second kubelet with this name",
 		"node", m.config.Name, "fields", fields, "retry", conflictBackoffMax)
-	if m.deps.Recorder != nil {
-		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeWarning, "NodeStatusContested",
-			"Another client keeps changing the status of node %s (%s). If two kubelets run with this name, stop one of them or rename it (--node-name)",
-			m.config.Name, strings.Join(fields, ", "))
-	}
+	m.events.record(corev1.EventTypeWarning, "NodeStatusContested",
+		"Another client keeps changing the status of node %s (%s). If two kubelets run with this name, stop one of them or rename it (--node-name)",
+		m.config.Name, strings.Join(fields, ", "))
 }
 
 // differingFields returns the names of the fields that differ between two statuses, heartbeats aside.

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/wakeup"
@@ -47,59 +44,57 @@ var errNodeDeleted = errors.New("the node object was deleted")
 type Manager struct {
 	config     Config
 	deps       Deps
+	events     events
 	wake       wakeup.Signal // set when there may be something to write
 	registered chan struct{} // closed when the Node exists
+	volumes    volumesInUse
 
 	// The fields below are used by the goroutine of the status writer only.
-	observed       observed
-	runtimeSeen    time.Time // time of the runtime's last response; zero: none yet
-	runtimeErr     error
-	nextRuntime    time.Time
-	nextImages     time.Time
-	lastPressure   [3]time.Time // memory, disk, pid: when the pressure was last observed
-	reported       time.Time    // when the status was last written
-	retry          time.Duration
-	rebootReported bool
-	conflict       statusConflict
+	observer observer
+	reported time.Time // when the status was last written
+	retry    time.Duration
+	conflict statusConflict
 
-	mu              sync.Mutex // guards all below
-	node            *corev1.Node
-	deleted         bool // the Node was deleted in the API server
-	cordoned        bool // as in the last event
+	mu        sync.Mutex // guards all below
+	node      *corev1.Node
+	deleted   bool // the Node was deleted in the API server
+	changes   changes
+	resources resources
+}
+
+// changes are what the calls of a Manager's methods leave to the status writer.
+type changes struct {
 	ips             []net.IP
 	runtimeStale    bool
 	imagesStale     bool
 	notReadyReasons map[string]error // by key, see SetNotReady
-	volumes         []corev1.UniqueVolumeName
-	volumesGen      int64 // number of SetVolumesInUse calls
-	writtenGen      int64
-	written         wakeup.Broadcast // notified when writtenGen grows
-	capacity        corev1.ResourceList
-	allocatable     corev1.ResourceList
 }
+
+// resources are the node's capacity and what Pods may use of it, nil until they are read.
+type resources struct{ capacity, allocatable corev1.ResourceList }
 
 // New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
 	if err := errors.Join(config.complete(), deps.complete()); err != nil {
 		return nil, err
 	}
-	return &Manager{
-		config:          config,
-		deps:            deps,
-		ips:             config.IPs,
-		wake:            wakeup.NewSignal(),
-		registered:      make(chan struct{}),
-		runtimeStale:    true,
-		imagesStale:     true,
-		notReadyReasons: make(map[string]error),
-	}, nil
+	m := &Manager{
+		config:     config,
+		deps:       deps,
+		events:     events{recorder: deps.Recorder, name: config.Name},
+		wake:       wakeup.NewSignal(),
+		registered: make(chan struct{}),
+		changes: changes{
+			ips: config.IPs, runtimeStale: true, imagesStale: true, notReadyReasons: make(map[string]error),
+		},
+	}
+	m.observer = observer{thresholds: m.config.Thresholds, deps: &m.deps}
+	return m, nil
 }
 
 // Start registers the Node and manages it until ctx ends. It must be called once.
 func (m *Manager) Start(ctx context.Context) error {
-	if m.deps.Recorder != nil {
-		m.deps.Recorder.Event(Reference(m.config.Name), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
-	}
+	m.events.record(corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 	if err := m.register(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -129,7 +124,7 @@ func (m *Manager) Node() *corev1.Node {
 func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.capacity == nil {
+	if m.resources.capacity == nil {
 		info, err := m.deps.Machine.Info()
 		if err != nil {
 			return nil, nil, fmt.Errorf("read machine resources: %w", err)
@@ -138,16 +133,16 @@ func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList, err er
 		if err != nil {
 			return nil, nil, fmt.Errorf("read machine resources: %w", err)
 		}
-		m.capacity, m.allocatable = nodeResources(&m.config, info, usage)
+		m.resources.capacity, m.resources.allocatable = nodeResources(&m.config, info, usage)
 	}
-	return m.capacity, m.allocatable, nil
+	return m.resources.capacity, m.resources.allocatable, nil
 }
 
 // RuntimeChanged must be called when the runtime was connected or lost, or its network changed. The Manager then reads
 // the runtime's status.
 func (m *Manager) RuntimeChanged() {
 	m.mu.Lock()
-	m.runtimeStale = true
+	m.changes.runtimeStale = true
 	m.mu.Unlock()
 	m.wake.Notify()
 }
@@ -155,7 +150,7 @@ func (m *Manager) RuntimeChanged() {
 // ImagesChanged must be called when an image was pulled or removed.
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()
-	m.imagesStale = true
+	m.changes.imagesStale = true
 	m.mu.Unlock()
 	m.wake.Notify()
 }
@@ -163,7 +158,7 @@ func (m *Manager) ImagesChanged() {
 // SetIPs sets the node's addresses, the primary one first.
 func (m *Manager) SetIPs(ips []net.IP) {
 	m.mu.Lock()
-	m.ips = ips
+	m.changes.ips = ips
 	m.mu.Unlock()
 	m.wake.Notify()
 }
@@ -172,9 +167,9 @@ func (m *Manager) SetIPs(ips []net.IP) {
 func (m *Manager) SetNotReady(key string, reason error) {
 	m.mu.Lock()
 	if reason == nil {
-		delete(m.notReadyReasons, key)
+		delete(m.changes.notReadyReasons, key)
 	} else {
-		m.notReadyReasons[key] = reason
+		m.changes.notReadyReasons[key] = reason
 	}
 	m.mu.Unlock()
 	m.wake.Notify()
@@ -184,32 +179,12 @@ func (m *Manager) SetNotReady(key string, reason error) {
 // when ctx ends. A volume must be reported as in use before it is used and until after it is released: only then the
 // attach/detach controller does not detach it too early. Until the first call the Node's own list is kept.
 func (m *Manager) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVolumeName) error {
-	m.mu.Lock()
-	m.volumes = slices.Clone(volumes)
-	slices.Sort(m.volumes)
-	m.volumesGen++
-	gen := m.volumesGen
-	m.mu.Unlock()
+	gen := m.volumes.set(volumes)
 	m.wake.Notify()
-	for {
-		written := m.written.Changed()
-		m.mu.Lock()
-		done := m.writtenGen >= gen
-		m.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-written:
-		case <-ctx.Done():
-			return fmt.Errorf("write volumes in use of node %q: %w", m.config.Name, context.Cause(ctx))
-		}
+	if err := m.volumes.waitWritten(ctx, gen); err != nil {
+		return fmt.Errorf("write volumes in use of node %q: %w", m.config.Name, err)
 	}
-}
-
-// Reference returns a reference to the Node as events of its kubelet use it: the name stands for the UID.
-func Reference(name string) *corev1.ObjectReference {
-	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(name)}
+	return nil
 }
 
 // write updates the Node's status on each wake-up and when its timer fires.
@@ -256,7 +231,7 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 		m.deps.Logger.Warn("failed to write node status; retrying", "node", m.config.Name, "error", err)
 		return m.backoff()
 	}
-	if m.runtimeErr != nil || len(m.observed.notReady) > 0 {
+	if m.observer.unhealthy() {
 		return m.backoff()
 	}
 	m.retry = 0
@@ -272,105 +247,14 @@ func (m *Manager) backoff() time.Duration {
 	return m.retry
 }
 
-// observe reads what is stale of the runtime and the machine. It returns the generation of volumes that it used.
+// observe updates what the status is computed from. It returns the generation of volumes that it used.
 func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
-	now := m.deps.Clock.Now()
 	m.mu.Lock()
-	runtimeDue := m.runtimeStale || !now.Before(m.nextRuntime)
-	imagesDue := m.imagesStale || !now.Before(m.nextImages)
-	m.runtimeStale, m.imagesStale = false, false
-	gen = m.volumesGen
-	m.observed.volumes, m.observed.volumesOK, m.observed.ips = m.volumes, gen > 0, m.ips
-	reasons := maps.Clone(m.notReadyReasons)
+	changes := m.changes
+	changes.notReadyReasons = maps.Clone(m.changes.notReadyReasons)
+	m.changes.runtimeStale, m.changes.imagesStale = false, false
 	m.mu.Unlock()
-
-	if m.observed.info.Cores == 0 {
-		if m.observed.info, err = m.deps.Machine.Info(); err != nil {
-			return gen, fmt.Errorf("read machine properties: %w", err)
-		}
-	}
-	if m.observed.usage, err = m.deps.Machine.Usage(); err != nil {
-		return gen, fmt.Errorf("read machine usage: %w", err)
-	}
-	m.observed.pressure = m.holdPressure(pressureOf(m.config.Thresholds, m.observed.usage), now)
-	if runtimeDue {
-		m.refreshRuntime(ctx)
-		m.nextRuntime = now.Add(runtimeInterval)
-	}
-	if imagesDue && m.runtimeErr == nil {
-		m.refreshImages(ctx)
-		m.nextImages = now.Add(imagesInterval)
-	}
-	m.observed.notReady = m.notReady(reasons, now)
-	if runtimeDue && (m.runtimeErr != nil || len(m.observed.notReady) > 0) {
-		m.nextRuntime = now.Add(retryMin) // the timer retries with backoff; events in between do not
-	}
-	return gen, nil
-}
-
-// holdPressure keeps a pressure for a while after its cause is gone.
-func (m *Manager) holdPressure(p pressure, now time.Time) pressure {
-	for i, set := range []*bool{&p.memory, &p.disk, &p.pid} {
-		if *set {
-			m.lastPressure[i] = now
-		} else if !m.lastPressure[i].IsZero() && now.Sub(m.lastPressure[i]) < pressureHold {
-			*set = true
-		}
-	}
-	return p
-}
-
-// refreshRuntime reads the runtime's status and version. The previous ones are kept while it is unreachable.
-func (m *Manager) refreshRuntime(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	status, err := m.deps.Runtime.Status(ctx, statusRequest)
-	var version *runtimeapi.VersionResponse
-	if err == nil {
-		// It may have been restarted with another version.
-		version, err = m.deps.Runtime.Version(ctx, versionRequest)
-	}
-	m.runtimeErr = err
-	if err != nil {
-		m.deps.Logger.Warn("failed to read status of container runtime", "error", err)
-		return
-	}
-	m.observed.runtime, m.observed.version = status, version
-	m.runtimeSeen = m.deps.Clock.Now()
-	m.deps.OnRuntime(status)
-}
-
-// refreshImages lists the runtime's images.
-func (m *Manager) refreshImages(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	listedAt := m.deps.Clock.Now()
-	response, err := m.deps.Runtime.ListImages(ctx, imagesRequest)
-	if err != nil {
-		m.deps.Logger.Warn("failed to list images for node status", "error", err)
-		return
-	}
-	m.deps.OnImages(response.Images, listedAt)
-	m.observed.images = slices.Clone(response.Images)
-	if m.observed.images == nil {
-		m.observed.images = noImages
-	}
-}
-
-// notReady returns all reasons for which the node is not ready.
-func (m *Manager) notReady(reasons map[string]error, now time.Time) []string {
-	var list []string
-	switch {
-	case m.runtimeSeen.IsZero() && m.runtimeErr != nil:
-		list = append(list, "container runtime is down: "+m.runtimeErr.Error())
-	case m.runtimeSeen.IsZero():
-		list = append(list, "container runtime status check may not have completed yet")
-	case m.runtimeErr != nil && now.Sub(m.runtimeSeen) >= runtimeGrace:
-		list = append(list, "container runtime is down")
-	}
-	list = append(list, runtimeReasons(m.observed.runtime)...)
-	for _, key := range slices.Sorted(maps.Keys(reasons)) {
-		list = append(list, reasons[key].Error())
-	}
-	return list
+	volumes, gen := m.volumes.latest()
+	m.observer.observed.volumes, m.observer.observed.volumesOK = volumes, gen > 0
+	return gen, m.observer.observe(ctx, changes)
 }

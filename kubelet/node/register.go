@@ -46,12 +46,12 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	now := m.deps.Clock.Now()
 	desired := m.initial()
-	desired.Status = buildStatus(&m.config, &desired.Status, m.observed, now)
+	desired.Status = buildStatus(&m.config, &desired.Status, m.observer.observed, now)
 	created, err := nodes.Create(ctx, desired, metav1.CreateOptions{})
 	if err == nil {
 		m.reported = now
 		m.noteFeatures(created)
-		m.recordTransitions(&corev1.NodeStatus{}, &desired.Status)
+		m.events.recordTransitions(&corev1.NodeStatus{}, &desired.Status)
 		m.setNode(created)
 		return nil
 	}
@@ -63,7 +63,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	if getErr != nil {
 		return fmt.Errorf("create node %q: %w; get it: %w", m.config.Name, err, getErr)
 	}
-	m.reportReboot(existing)
+	m.events.recordReboot(existing, m.observer.observed.info.BootID)
 	if patch := metadataPatch(existing, desired, m.config.NoAttachDetach); patch != nil {
 		existing, err = nodes.Patch(ctx, m.config.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
@@ -125,17 +125,4 @@ func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 		return nil // maps of strings always encode
 	}
 	return patch
-}
-
-// reportReboot records an event if the machine was rebooted since the Node was last written.
-func (m *Manager) reportReboot(node *corev1.Node) {
-	before, now := node.Status.NodeInfo.BootID, m.observed.info.BootID
-	if m.rebootReported || before == "" || now == "" || before == now {
-		return
-	}
-	m.rebootReported = true
-	if m.deps.Recorder != nil {
-		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeWarning, "Rebooted",
-			"Node %s has been rebooted, boot id: %s", m.config.Name, now)
-	}
 }

@@ -31,14 +31,14 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	}
 	now := m.deps.Clock.Now()
 	if now.Sub(m.reported) >= m.config.ReportInterval {
-		m.observed.featuresDropped = false // the API server may be another version now
+		m.observer.observed.featuresDropped = false // the API server may be another version now
 	}
-	status := buildStatus(&m.config, &node.Status, m.observed, now)
+	status := buildStatus(&m.config, &node.Status, m.observer.observed, now)
 	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.config.ReportInterval {
-		m.markVolumesWritten(gen)
+		m.volumes.markWritten(gen)
 		return 0, nil
 	}
-	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.observed, time.Time{})
+	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.observer.observed, time.Time{})
 	if wait := m.conflict.delay(&ours, now); wait > 0 {
 		return wait, nil
 	}
@@ -56,16 +56,16 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	if m.conflict.record(&ours, now) {
 		m.reportConflict(&node.Status, &status)
 	}
-	m.recordTransitions(&node.Status, &status)
+	m.events.recordTransitions(&node.Status, &status)
 	m.setNode(updated)
-	m.markVolumesWritten(gen)
+	m.volumes.markWritten(gen)
 	return 0, nil
 }
 
 // noteFeatures records whether the API server has stored the declared features. One before version 1.35, or with the feature
 // turned off, drops them; until the next periodic write the difference then counts as none.
 func (m *Manager) noteFeatures(written *corev1.Node) {
-	m.observed.featuresDropped = len(m.config.DeclaredFeatures) > 0 && len(written.Status.DeclaredFeatures) == 0
+	m.observer.observed.featuresDropped = len(m.config.DeclaredFeatures) > 0 && len(written.Status.DeclaredFeatures) == 0
 }
 
 // statusPatch returns the strategic merge patch from the Node's status to the new one. Addresses are replaced as a
@@ -102,31 +102,6 @@ func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
 	}
 	inner["addresses"] = list
 	return json.Marshal(content)
-}
-
-// recordTransitions records events for conditions that changed.
-func (m *Manager) recordTransitions(before, after *corev1.NodeStatus) {
-	if m.deps.Recorder == nil {
-		return
-	}
-	for _, condition := range after.Conditions {
-		old := findCondition(before.Conditions, condition.Type)
-		if old != nil && old.Status == condition.Status {
-			continue
-		}
-		reason := ""
-		switch {
-		case condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue:
-			reason = "NodeReady"
-		case condition.Type == corev1.NodeReady:
-			reason = "NodeNotReady"
-		case (old != nil || condition.Status == corev1.ConditionTrue) && len(condition.Reason) > len("Kubelet"):
-			reason = "Node" + condition.Reason[len("Kubelet"):] // KubeletHasDiskPressure -> NodeHasDiskPressure
-		}
-		if reason != "" {
-			m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.config.Name, reason)
-		}
-	}
 }
 
 // runtimeReasons returns the runtime's own conditions that are not met, as reasons for not being ready.

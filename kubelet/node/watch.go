@@ -54,17 +54,11 @@ func (m *Manager) setNode(node *corev1.Node) {
 		m.mu.Unlock()
 		return
 	}
+	wasUnschedulable := m.node != nil && m.node.Spec.Unschedulable
 	m.node, m.deleted = node, false
-	unchanged := m.cordoned == node.Spec.Unschedulable
-	m.cordoned = node.Spec.Unschedulable
 	m.mu.Unlock()
-	if !unchanged && m.deps.Recorder != nil {
-		reason := "NodeSchedulable"
-		if node.Spec.Unschedulable {
-			reason = "NodeNotSchedulable"
-		}
-		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s",
-			m.config.Name, reason)
+	if wasUnschedulable != node.Spec.Unschedulable {
+		m.events.recordSchedulable(node.Spec.Unschedulable)
 	}
 	m.deps.OnNode(node)
 }
@@ -74,16 +68,6 @@ func (m *Manager) rereadNode(ctx context.Context) {
 	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
 	if err == nil {
 		m.setNode(node)
-	}
-}
-
-// markVolumesWritten wakes the callers of SetVolumesInUse up to that generation.
-func (m *Manager) markVolumesWritten(gen int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if gen > m.writtenGen {
-		m.writtenGen = gen
-		m.written.Notify()
 	}
 }
 

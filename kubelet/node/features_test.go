@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func TestFeaturesAreDeclared(t *testing.T) {
 // TestAPIServerWithoutDeclaredFeatures has an API server that does not store declared features, and later one that does: the
 // Node is not written more often for that, and has its features with the next periodic write.
 func TestAPIServerWithoutDeclaredFeatures(t *testing.T) {
-	dropping := true
+	var storing atomic.Bool
 	prepare := func(f *fixture) {
 		f.features = []string{"First"}
 		f.client.PrependReactor("create", "nodes", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -45,7 +46,7 @@ func TestAPIServerWithoutDeclaredFeatures(t *testing.T) {
 		})
 		f.client.PrependReactor("patch", "nodes", func(action k8stesting.Action) (bool, runtime.Object, error) {
 			handled, patched, err := k8stesting.ObjectReaction(f.client.Tracker())(action)
-			if !dropping || err != nil {
+			if storing.Load() || err != nil {
 				return handled, patched, err
 			}
 			stored := patched.(*corev1.Node).DeepCopy()
@@ -61,7 +62,7 @@ func TestAPIServerWithoutDeclaredFeatures(t *testing.T) {
 		for _, event := range f.events() {
 			require.NotContains(t, event, "NodeStatusContested")
 		}
-		dropping = false
+		storing.Store(true)
 		time.Sleep(5 * time.Minute)
 		require.Equal(t, []string{"First"}, f.get(t).Status.DeclaredFeatures)
 		require.Equal(t, 3, f.writes())

@@ -158,8 +158,10 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 		desired: desired, actual: actual, executor: executor, engine: engine,
 		plugin: plugin, listers: newListers(factory), foreign: foreign,
 		pods: make(map[string]*podState), nodes: make(map[types.NodeName]nodeState),
-		unmanaging:  make(map[types.NodeName]struct{}),
-		attachments: make(map[string]cache.VolumeNode), deferredAttachments: make(map[corev1.UniqueVolumeName]map[string]struct{}),
+		unmanaging: make(map[types.NodeName]struct{}),
+		attachments: foundAttachments{
+			pairs: make(map[string]cache.VolumeNode), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),
+		},
 	}
 	executor.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		a.queue.Add(task{kind: kindOperation, name: string(name)})

@@ -27,7 +27,7 @@ func (f *populator) syncAttachment(name string) {
 	if !ok {
 		return
 	}
-	f.attachments[name] = pair
+	f.attachments.pairs[name] = pair
 	if f.deferWhilePending(pair, name) {
 		return
 	}
@@ -47,11 +47,11 @@ func (f *populator) syncAttachment(name string) {
 
 // onAttachmentDeleted handles a VolumeAttachment that does not exist: the only proof that nothing is attached.
 func (f *populator) onAttachmentDeleted(name string) {
-	pair, ok := f.attachments[name]
+	pair, ok := f.attachments.pairs[name]
 	if !ok || f.deferWhilePending(pair, name) {
 		return
 	}
-	delete(f.attachments, name)
+	delete(f.attachments.pairs, name)
 	attached, known := f.actual.GetAttachedVolume(pair.Volume, pair.Node)
 	if !known {
 		return
@@ -72,10 +72,10 @@ func (f *populator) deferWhilePending(pair cache.VolumeNode, name string) bool {
 	if !f.executor.IsOperationPending(pair.Volume, pair.Node) {
 		return false
 	}
-	if f.deferredAttachments[pair.Volume] == nil {
-		f.deferredAttachments[pair.Volume] = make(map[string]struct{})
+	if f.attachments.deferred[pair.Volume] == nil {
+		f.attachments.deferred[pair.Volume] = make(map[string]struct{})
 	}
-	f.deferredAttachments[pair.Volume][name] = struct{}{}
+	f.attachments.deferred[pair.Volume][name] = struct{}{}
 	// It may have ended in between, and then nothing would bring this back.
 	return f.executor.IsOperationPending(pair.Volume, pair.Node)
 }

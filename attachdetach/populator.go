@@ -39,11 +39,15 @@ type populator struct {
 	// unmanaging is the nodes that are to be managed no longer, but still have Pods with volumes.
 	unmanaging map[types.NodeName]struct{}
 	// foreign is the nodes that another controller looks after. The engine reads it too.
-	foreign *nodeSet
-	// attachments is the pair of each VolumeAttachment that was seen. deferred is, by volume, those that are to be looked
-	// at again when no operation on the volume is pending.
-	attachments         map[string]cache.VolumeNode
-	deferredAttachments map[corev1.UniqueVolumeName]map[string]struct{}
+	foreign     *nodeSet
+	attachments foundAttachments
+}
+
+// foundAttachments are the VolumeAttachments that were seen, by their names.
+type foundAttachments struct {
+	pairs map[string]cache.VolumeNode
+	// deferred are, by volume, those that are synced again when no operation on the volume is pending.
+	deferred map[corev1.UniqueVolumeName]map[string]struct{}
 }
 
 // rebuild fills the worlds after the caches are complete: what is attached first, so that nothing is attached twice.
@@ -203,8 +207,8 @@ func (f *populator) onOperationDone(name corev1.UniqueVolumeName) {
 			f.actual.SetVolumeMountedByNode(name, node, slices.Contains(state.inUse, name))
 		}
 	}
-	again := f.deferredAttachments[name]
-	delete(f.deferredAttachments, name)
+	again := f.attachments.deferred[name]
+	delete(f.attachments.deferred, name)
 	for attachment := range again {
 		f.syncAttachment(attachment)
 	}

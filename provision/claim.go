@@ -123,13 +123,13 @@ func (e *engine) gather(ctx context.Context, st *claimState, claim *corev1.Persi
 func (e *engine) volumeOf(st *claimState) volumeFact {
 	switch {
 	case e.volumes.hasOwn(st.uid):
-		st.savedAt = time.Time{} // the cache has shown it and is right from now on
+		st.saved.at = time.Time{} // the cache has shown it and is right from now on
 		return volumeSaved
 	case !st.mayExist() && e.volumes.hasForeign(st.uid):
 		return volumeSaved
-	case st.savedAt.IsZero():
+	case st.saved.at.IsZero():
 		return volumeNone
-	case e.clock.Since(st.savedAt) < cacheLagLimit:
+	case e.clock.Since(st.saved.at) < cacheLagLimit:
 		return volumeSaved
 	}
 	return volumeUnverified
@@ -137,12 +137,12 @@ func (e *engine) volumeOf(st *claimState) volumeFact {
 
 // verifyVolume asks the API server for a PersistentVolume that the cache should show by now.
 func (e *engine) verifyVolume(ctx context.Context, st *claimState) {
-	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.savedName, metav1.GetOptions{})
+	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.saved.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		st.savedAt = time.Time{}
+		st.saved.at = time.Time{}
 		return
 	}
-	st.savedAt = e.clock.Now()
+	st.saved.at = e.clock.Now()
 }
 
 // targetOf returns what the provisioner would be called with for a claim: after a call with an unknown outcome, the same.

@@ -83,10 +83,14 @@ type claimState struct {
 	found *corev1.PersistentVolumeClaim
 	// unsaved is set in phaseSaving and phaseCleaning, and while a call deletes the volume.
 	unsaved *unsavedVolume
-	// savedName is the PersistentVolume that we created, savedAt when; zero once the cache has shown it.
-	savedName string
-	savedAt   time.Time
-	queued    *timeline.Span
+	saved   savedVolume
+	queued  *timeline.Span
+}
+
+// savedVolume is the PersistentVolume that we created for a claim.
+type savedVolume struct {
+	name string
+	at   time.Time // when it was last known to exist; zero once the cache has shown it
 }
 
 // enter changes the phase.
@@ -121,7 +125,7 @@ func (st *claimState) blocksOnWrites() bool {
 // isElsewhere returns whether the claim names another volume than the one that was provisioned for it.
 func (st *claimState) isElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	name := claim.Spec.VolumeName
-	return name != "" && name != st.savedName && name != volumeNamePrefix+string(st.uid)
+	return name != "" && name != st.saved.name && name != volumeNamePrefix+string(st.uid)
 }
 
 // object returns the claim as it is or, if it does not exist any more, as the unfinished work on it began or was found.

@@ -71,7 +71,7 @@ func (e *engine) saveVolume(ctx context.Context, st *claimState) (saved bool) {
 // onCreated reports that the PersistentVolume exists.
 func (e *engine) onCreated(st *claimState) {
 	name, claim := st.unsaved.volume.Name, st.attempt.claim
-	st.savedName, st.savedAt = name, e.clock.Now()
+	st.saved = savedVolume{name: name, at: e.clock.Now()}
 	class, source := claimClass(claim), dataSource(claim)
 	e.metrics.provisioned.WithLabelValues(class, source).Inc()
 	e.metrics.provisionSeconds.WithLabelValues(class, source).Observe(e.clock.Since(st.unsaved.callStart).Seconds())

@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-dev/berth/examples"
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 const (
@@ -126,17 +127,9 @@ func (c *Cluster) demo(ctx context.Context) error {
 
 // waitDemoPod waits until a Pod of the demo is ready.
 func waitDemoPod(ctx context.Context, client kubernetes.Interface) (*corev1.Pod, error) {
-	selector := labels.Set{"app": "demo"}.String()
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = selector
-			return client.CoreV1().Pods(demoNamespace).List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = selector
-			return client.CoreV1().Pods(demoNamespace).Watch(ctx, options)
-		},
-	}
+	source := listwatch.Select(client.CoreV1().Pods(demoNamespace), client, func(options *metav1.ListOptions) {
+		options.LabelSelector = labels.Set{"app": "demo"}.String()
+	})
 	var ready *corev1.Pod
 	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Pod{}, nil, func(event watch.Event) (bool, error) {
 		pod, ok := event.Object.(*corev1.Pod)

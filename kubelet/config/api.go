@@ -13,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 // Handler handles a source's changes. Its methods are called one at a time, in order, and must not block.
@@ -86,19 +86,10 @@ func NewAPI(deps APIDeps, config APIConfig) (*API, error) {
 // Start lists and watches until ctx ends. While the API server is away it retries, and nothing changes.
 func (a *API) Start(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
-	pods := a.deps.Client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector
-			return pods.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selector
-			return pods.Watch(ctx, o)
-		},
-	}
-	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, a.deps.Client),
-		&corev1.Pod{}, a, cache.ReflectorOptions{Name: "kubelet pods of " + a.config.NodeName, Clock: a.deps.Clock})
+	pods := listwatch.Select(a.deps.Client.CoreV1().Pods(metav1.NamespaceAll), a.deps.Client,
+		func(options *metav1.ListOptions) { options.FieldSelector = selector })
+	reflector := cache.NewReflectorWithOptions(pods, &corev1.Pod{}, a,
+		cache.ReflectorOptions{Name: "kubelet pods of " + a.config.NodeName, Clock: a.deps.Clock})
 	reflector.RunWithContext(ctx)
 	return nil
 }

@@ -8,26 +8,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/apimachinery/lease"
+
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 // watch follows the Node object until ctx ends: other clients modify and may even delete it.
 func (m *Manager) watch(ctx context.Context) error {
-	nodes := m.deps.Client.CoreV1().Nodes()
 	own := fields.OneTermEqualSelector("metadata.name", m.config.Name).String()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			opts.FieldSelector = own
-			return nodes.List(ctx, opts)
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			opts.FieldSelector = own
-			return nodes.Watch(ctx, opts)
-		},
-	}
 	changed := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok && node.Name == m.config.Name {
 			m.setNode(node)
@@ -35,8 +24,10 @@ func (m *Manager) watch(ctx context.Context) error {
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, m.deps.Client),
-		ObjectType:    &corev1.Node{},
+		ListerWatcher: listwatch.Select(m.deps.Client.CoreV1().Nodes(), m.deps.Client, func(options *metav1.ListOptions) {
+			options.FieldSelector = own
+		}),
+		ObjectType: &corev1.Node{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,
 			UpdateFunc: func(_, obj any) { changed(obj) },

@@ -6,10 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 // Services caches the cluster's Services for the environment of containers. It is a reflector's store and not an informer,
@@ -51,16 +51,8 @@ func (s *Services) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	api := s.client.CoreV1().Services(metav1.NamespaceAll)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), &corev1.Service{}, s,
+	services := listwatch.New(s.client.CoreV1().Services(metav1.NamespaceAll), s.client)
+	cache.NewReflectorWithOptions(services, &corev1.Service{}, s,
 		cache.ReflectorOptions{Name: "kubelet services"}).RunWithContext(ctx)
 	return nil
 }

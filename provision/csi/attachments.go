@@ -7,10 +7,10 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 // checkDetached returns an error if the volume is still attached: CSI leaves that order to its callers.
@@ -39,19 +39,10 @@ func (p *Provisioner) NotifyDeletable(ctx context.Context, notify func(volume st
 
 // NotifyDetached implements resize.Driver.
 func (p *Provisioner) NotifyDetached(ctx context.Context, notify func(volume string)) error {
-	api := p.client.StorageV1().VolumeAttachments()
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}
+	source := listwatch.New(p.client.StorageV1().VolumeAttachments(), p.client)
 	store := &attachmentStore{driver: p.config.Name, notify: notify, known: p.attached}
 	defer p.attached.clear() // without a watch they would keep volumes from deletion for ever
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(source, p.client),
-		&storagev1.VolumeAttachment{}, store, cache.ReflectorOptions{}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(source, &storagev1.VolumeAttachment{}, store, cache.ReflectorOptions{}).RunWithContext(ctx)
 	return nil
 }
 

@@ -7,11 +7,10 @@ import (
 	"sync"
 
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/internal/listwatch"
 )
 
 // csiDriverStore stores the cluster's CSIDriver objects.
@@ -62,16 +61,8 @@ func (o *csiDriverStore) Update(object any) error {
 
 // start watches the objects until ctx ends.
 func (o *csiDriverStore) start(ctx context.Context) error {
-	api := o.client.StorageV1().CSIDrivers()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, opts)
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return api.Watch(ctx, opts)
-		},
-	}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, o.client), &storagev1.CSIDriver{}, o,
+	drivers := listwatch.New(o.client.StorageV1().CSIDrivers(), o.client)
+	cache.NewReflectorWithOptions(drivers, &storagev1.CSIDriver{}, o,
 		cache.ReflectorOptions{Name: "csi drivers"}).RunWithContext(ctx)
 	return nil
 }

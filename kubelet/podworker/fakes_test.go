@@ -165,6 +165,7 @@ type admitter struct {
 	mu            sync.Mutex
 	rejection     *status.Failure
 	resizeFailure *status.Failure // the result of Resize
+	milliCPU      int64           // of the node: Resize defers what does not fit; 0 for no limit
 	calls         map[string]int
 }
 
@@ -180,10 +181,23 @@ func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	return a.rejection
 }
 
-func (a *admitter) Resize(_, _ *corev1.Pod, _ []*corev1.Pod) *status.Failure {
+func (a *admitter) Resize(_, pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	sum := int64(0)
+	for _, p := range append(others, pod) {
+		sum += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+	}
+	if a.milliCPU > 0 && sum > a.milliCPU {
+		return &status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"}
+	}
 	return a.resizeFailure
+}
+
+func (a *admitter) setMilliCPU(amount int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.milliCPU = amount
 }
 
 func (a *admitter) setResizeFailure(why *status.Failure) {

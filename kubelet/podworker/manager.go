@@ -38,6 +38,8 @@ type Manager struct {
 	listed    bool
 	ready     chan struct{}
 	markReady func()
+	// resizes are the requests for resources that wait for their worker or for the node.
+	resizes map[*worker]*resizeRequest
 	// burstableCPU is what the active Burstable Pods request together, in thousandths of a CPU. burstableChanged wakes
 	// syncBurstable.
 	burstableCPU     int64
@@ -54,7 +56,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	config, ready := config.withDefaults(), make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
-		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstableChanged: wakeup.NewSignal(),
+		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstableChanged: wakeup.NewSignal(), resizes: map[*worker]*resizeRequest{},
 	}, nil
 }
 
@@ -128,6 +130,7 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 	}
 	if rejected == nil {
 		m.countBurstable(w, w.pod)
+		m.recoverResize(w)
 	}
 	m.addWorker(w)
 }
@@ -156,7 +159,11 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, w := range m.workers {
-		if known := w.sharedPod.Load(); w != but && known != nil && w.rejected == nil && !w.released.Load() {
+		known := w.sharedPod.Load()
+		if request := m.resizes[w]; request != nil && request.granted {
+			known = request.desired
+		}
+		if w != but && known != nil && w.rejected == nil && !w.released.Load() {
 			others = append(others, known)
 		}
 	}
@@ -170,6 +177,7 @@ func (m *Manager) SourcesReady() {
 	defer m.mu.Unlock()
 	m.sourcesReady = true
 	m.burstableChanged.Notify()
+	m.evaluateResizes(nil, triggerStart)
 	m.stopOrphans()
 }
 

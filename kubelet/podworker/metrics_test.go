@@ -105,6 +105,7 @@ func TestDeferredResourcesThatAreGrantedAreCounted(t *testing.T) {
 			p.Status, _ = f.statuses.Get(p.UID)
 			f.start()
 			f.add(p)
+			f.manager.SourcesReady()
 		},
 	} {
 		t.Run(trigger, func(t *testing.T) {

@@ -39,6 +39,7 @@ type resize struct {
 	lastErr           string
 	inProgress        bool // a change is under way, and its end is reported
 	startedAt         time.Time
+	deferred          bool // the Manager has a request of this Pod that waits for resources of the node
 	// trigger is the first reason since the last attempt to try a deferred resize again; empty for none.
 	trigger string
 }
@@ -140,15 +141,16 @@ func (w *worker) allocate() {
 	r := &w.resize
 	if r.desired == nil || sameResources(r.desired, w.pod) {
 		r.pending, r.trigger = nil, ""
-		w.resizeDeferred.Store(false)
+		w.withdrawResize()
 		return
 	}
 	why := w.m.admitResize(w, r.desired)
 	trigger := cmp.Or(r.trigger, triggerPeriodic)
 	r.trigger = ""
-	if w.resizeDeferred.Swap(why != nil && why.Reason == corev1.PodReasonDeferred) && why == nil {
+	if r.deferred && why == nil {
 		w.m.deps.Metrics.ResizeAccepted(trigger)
 	}
+	r.deferred = why != nil && why.Reason == corev1.PodReasonDeferred
 	if why != nil {
 		if r.pending == nil || *r.pending != *why {
 			w.eventWarning("", "Resize"+why.Reason, "%s", why.Message)
@@ -159,14 +161,19 @@ func (w *worker) allocate() {
 		r.pending = why
 		return
 	}
-	shrinks := w.pod
 	w.pod, r.pending, r.lastErr = r.desired, nil, ""
 	w.m.deps.Allocations.Allocate(w.pod)
 	r.cgroup, r.inProgress, r.startedAt = cgroupStale, true, w.m.deps.Clock.Now()
 	w.retries.done(opResize)
 	w.eventNormal("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
-	if shrinks != nil {
-		w.m.retryDeferred(triggerResize)
+	w.m.retryDeferred(triggerResize) // it may have less than before
+}
+
+// withdrawResize removes the request for resources that waits in the Manager.
+func (w *worker) withdrawResize() {
+	if w.resize.deferred {
+		w.resize.deferred = false
+		w.m.withdrawResize(w)
 	}
 }
 
@@ -290,19 +297,6 @@ func (r *resize) status() *status.Resize {
 	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, PendingContainers: r.pendingContainers}
 }
 
-// admitResize reports why the node cannot give a running Pod the resources of another version of it. If it can, that
-// version counts at once, so that no other Pod gets the same resources.
-func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	why := m.deps.Admitter.Resize(w.pod, desired, m.activePodsExcept(w))
-	if why == nil {
-		w.sharedPod.Store(desired)
-		m.countBurstable(w, desired)
-	}
-	return why
-}
-
 // release records that a Pod does not use resources of the node any more.
 func (m *Manager) release(w *worker) {
 	w.released.Store(true)
@@ -310,15 +304,4 @@ func (m *Manager) release(w *worker) {
 	m.countBurstable(w, nil)
 	m.mu.Unlock()
 	m.retryDeferred(triggerEnd)
-}
-
-// retryDeferred makes Pods whose resize is deferred try again, since resources may be free. The trigger says why.
-func (m *Manager) retryDeferred(trigger string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, w := range m.workers {
-		if w.resizeDeferred.Load() {
-			w.post(func() { w.setResizeTrigger(trigger) })
-		}
-	}
 }

@@ -140,6 +140,7 @@ func TestResizeIsDeferredUntilCapacityIsFree(t *testing.T) {
 	f.start()
 	f.add(p)
 	f.add(other)
+	f.manager.SourcesReady()
 	f.waitStatus(other.UID, "running again", running)
 	require.Zero(t, f.runtime.Calls("UpdateContainerResources"))
 

@@ -42,8 +42,8 @@ type worker struct {
 	logger *slog.Logger
 	wake   wakeup.Signal
 
-	// released says that the Pod uses nothing of the node any more, resizeDeferred that it waits for resources of the node.
-	released, resizeDeferred atomic.Bool
+	// released says that the Pod uses nothing of the node any more.
+	released atomic.Bool
 	// lastState is the state after the last sync, for the metrics.
 	lastState atomic.Pointer[WorkerState]
 
@@ -130,7 +130,7 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		if w.pod == nil {
 			w.pod = initialAllocation(pod)
 		}
-		if w.resizeDeferred.Store(isResizeDeferred(pod)); w.resizeDeferred.Load() {
+		if w.resize.deferred = isResizeDeferred(pod); w.resize.deferred {
 			w.setResizeTrigger(triggerStart)
 		}
 		if isConditionTrue(pod, corev1.PodResizeInProgress) || m.deps.Allocations.HasPendingActuation(w.pod) {
@@ -302,6 +302,7 @@ func (w *worker) transition() {
 // startTermination starts the Pod's termination and cancels all operations.
 func (w *worker) startTermination() {
 	w.state = terminating
+	w.withdrawResize()
 	for _, o := range w.ops {
 		o.cancel()
 	}

@@ -3,7 +3,6 @@ package testbed
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -60,27 +59,14 @@ func StartControlPlane(ctx context.Context, bin, dir string, network Network, no
 		argv = append(argv, "--bind-address", network.Gateway, "--advertise-address", network.Gateway,
 			"--node-ip", network.Gateway)
 	}
-	ready := make(chan struct{})
-	isReady := false // used by the one goroutine that calls the function below
-	c.Process, err = start(ctx, dir, "controlplane", argv, nil, func(line string) {
+	c.Process, err = startAndWait(ctx, dir, "controlplane", argv, func(line string) bool {
 		var event struct{ Component, State string }
-		if json.Unmarshal([]byte(line), &event) == nil && event.Component == "controlplane" && event.State == "ready" &&
-			!isReady {
-			isReady = true
-			close(ready)
-		}
+		return json.Unmarshal([]byte(line), &event) == nil && event.Component == "controlplane" && event.State == "ready"
 	})
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-ready:
-		return c, nil
-	case <-c.ended:
-		return nil, c.earlyExit()
-	case <-ctx.Done():
-		return nil, errors.Join(fmt.Errorf("start a control plane: %w", context.Cause(ctx)), c.Stop())
-	}
+	return c, nil
 }
 
 // Kubeconfig is the path of the administrator's kubeconfig.

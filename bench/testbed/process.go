@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -63,6 +64,28 @@ func start(ctx context.Context, logDir, name string, argv, env []string, line fu
 	}
 	p.PID = cmd.Process.Pid
 	return p, nil
+}
+
+// startAndWait starts a program and returns when a line of its standard output shows that it is ready.
+func startAndWait(ctx context.Context, logDir, name string, argv []string, isReady func(line string) bool) (*Process, error) {
+	ready := make(chan struct{})
+	report := sync.OnceFunc(func() { close(ready) })
+	p, err := start(ctx, logDir, name, argv, nil, func(line string) {
+		if isReady(line) {
+			report()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ready:
+		return p, nil
+	case <-p.ended:
+		return nil, p.earlyExit()
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, context.Cause(ctx)), p.Stop())
+	}
 }
 
 // run runs the program on a thread of its own: the signal that ends it with its parent follows the thread.

@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,26 +30,10 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 		"--pod-cidr", u.Network.PodCIDR, "--service-cidr", u.Network.ServiceCIDR, "--api-port", strconv.Itoa(port),
 		"--without", "kube-proxy,dns", // the baseline has none, and a network namespace allows one kube-proxy
 	}
-	ready := make(chan struct{})
-	isReady := false // used by the one goroutine that calls the function below
-	p, err := start(ctx, u.Dir, "up", argv, nil, func(line string) {
+	return startAndWait(ctx, u.Dir, "up", argv, func(line string) bool {
 		fields := strings.Fields(line)
-		if len(fields) > 2 && fields[0] == "node" && fields[2] == "ready" && !isReady {
-			isReady = true
-			close(ready)
-		}
+		return len(fields) > 2 && fields[0] == "node" && fields[2] == "ready"
 	})
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-ready:
-		return p, nil
-	case <-p.ended:
-		return nil, p.earlyExit()
-	case <-ctx.Done():
-		return nil, errors.Join(fmt.Errorf("start a cluster: %w", context.Cause(ctx)), p.Stop())
-	}
 }
 
 // Children are the processes that a process has started, by the names of their programs.

@@ -144,15 +144,65 @@ func (q *logQuery) journalctlArgs(services []string) []string {
 	return args
 }
 
+// logHandler serves the machine's logs at /logs/.
+type logHandler struct {
+	dir        string // directory of the files
+	query      bool   // whether the journal may be queried
+	journalctl string // path of the program
+}
+
+// ServeHTTP serves the files below the directory, and the journal of services. The directory is opened for each request,
+// since it may be created later; no symbolic link is followed out of it.
+func (l *logHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	root, err := os.OpenRoot(l.dir)
+	if err != nil {
+		http.Error(w, "the node's log directory cannot be opened", http.StatusNotFound)
+		return
+	}
+	defer root.Close()
+	files := http.StripPrefix("/logs/", http.FileServerFS(root.FS()))
+	if !l.query {
+		files.ServeHTTP(w, r)
+		return
+	}
+	query, err := readLogQuery(r.URL.Query())
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	case query == nil:
+		files.ServeHTTP(w, r)
+		return
+	case r.URL.Path != "/logs/":
+		http.Error(w, "a query has no path", http.StatusNotAcceptable)
+		return
+	}
+	if err := query.validate(); err != nil {
+		http.Error(w, err.Error(), http.StatusNotAcceptable)
+		return
+	}
+	if len(query.services) > 0 {
+		l.writeJournal(w, r, query)
+		return
+	}
+	r = r.Clone(r.Context())
+	r.URL.Path = "/logs/" + strings.TrimPrefix(query.files[0], "/")
+	if _, err := root.Stat(strings.TrimPrefix(query.files[0], "/")); err != nil {
+		http.Error(w, fmt.Sprintf("query: %q is not a file in the node's log directory", query.files[0]), http.StatusNotAcceptable)
+		return
+	}
+	files.ServeHTTP(w, r)
+}
+
 // writeJournal responds with the journal's entries of the services, or with their files in the log directory where the
 // journal has none. Errors are written into the body: the status has been sent.
-func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuery) {
+func (l *logHandler) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuery) {
 	ctx, cancel := context.WithTimeout(r.Context(), journalTimeout)
 	defer cancel()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := flushwriter.Wrap(w)
 	native, files := q.services, []string(nil)
-	if units, err := exec.CommandContext(ctx, s.config.Journalctl, "--field=_SYSTEMD_UNIT").Output(); err == nil {
+	if units, err := exec.CommandContext(ctx, l.journalctl, "--field=_SYSTEMD_UNIT").Output(); err == nil {
 		known := strings.Fields(string(units))
 		native = slices.DeleteFunc(slices.Clone(q.services), func(service string) bool {
 			return !slices.Contains(known, service) && !slices.Contains(known, service+".service")
@@ -166,7 +216,7 @@ func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuer
 		}
 	}
 	if len(native) > 0 {
-		cmd := exec.CommandContext(ctx, s.config.Journalctl, q.journalctlArgs(native)...)
+		cmd := exec.CommandContext(ctx, l.journalctl, q.journalctlArgs(native)...)
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Run(); err != nil && r.Context().Err() == nil {
 			fmt.Fprintf(out, "\nerror: journalctl failed: %v\n", err)
@@ -177,13 +227,13 @@ func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuer
 			fmt.Fprintf(out, "\nerror: the journal has no entries of %s, and options do not apply to files\n", service)
 			continue
 		}
-		s.writeServiceLog(out, service)
+		l.writeServiceLog(out, service)
 	}
 }
 
 // writeServiceLog writes the log file of a service: NAME, NAME.log or NAME/NAME.log in the log directory.
-func (s *Server) writeServiceLog(out io.Writer, service string) {
-	root, err := os.OpenRoot(s.config.LogDir)
+func (l *logHandler) writeServiceLog(out io.Writer, service string) {
+	root, err := os.OpenRoot(l.dir)
 	if err != nil {
 		fmt.Fprintf(out, "\nerror: the node's log directory cannot be opened\n")
 		return

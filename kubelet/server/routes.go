@@ -46,7 +46,7 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 	if s.config.LogDir == "" {
 		mux.HandleFunc("/logs/", disabled("logs endpoint is disabled."))
 	} else {
-		mux.HandleFunc("GET /logs/", s.logFiles)
+		mux.Handle("GET /logs/", &logHandler{dir: s.config.LogDir, query: s.config.LogQuery, journalctl: s.config.Journalctl})
 	}
 	if s.config.Profiling {
 		profileRoutes(mux)
@@ -100,7 +100,7 @@ func disabled(why string) http.HandlerFunc {
 }
 
 func (s *Server) getPods(w http.ResponseWriter, _ *http.Request) {
-	s.writePods(w, s.deps.Host.GetPods())
+	writePods(w, s.deps.Host.GetPods())
 }
 
 func (s *Server) getRunningPods(w http.ResponseWriter, r *http.Request) {
@@ -109,10 +109,10 @@ func (s *Server) getRunningPods(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	s.writePods(w, pods)
+	writePods(w, pods)
 }
 
-func (s *Server) writePods(w http.ResponseWriter, pods []*corev1.Pod) {
+func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 	list := corev1.PodList{
 		TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"},
 		Items:    make([]corev1.Pod, 0, len(pods)),

@@ -2,12 +2,9 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -55,49 +52,6 @@ func getSummary(w http.ResponseWriter, r *http.Request, usage Stats) {
 		return
 	}
 	writeJSON(w, summary)
-}
-
-// logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be created
-// later; no symbolic link is followed out of it.
-func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
-	root, err := os.OpenRoot(s.config.LogDir)
-	if err != nil {
-		http.Error(w, "the node's log directory cannot be opened", http.StatusNotFound)
-		return
-	}
-	defer root.Close()
-	files := http.StripPrefix("/logs/", http.FileServerFS(root.FS()))
-	if !s.config.LogQuery {
-		files.ServeHTTP(w, r)
-		return
-	}
-	query, err := readLogQuery(r.URL.Query())
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	case query == nil:
-		files.ServeHTTP(w, r)
-		return
-	case r.URL.Path != "/logs/":
-		http.Error(w, "a query has no path", http.StatusNotAcceptable)
-		return
-	}
-	if err := query.validate(); err != nil {
-		http.Error(w, err.Error(), http.StatusNotAcceptable)
-		return
-	}
-	if len(query.services) > 0 {
-		s.writeJournal(w, r, query)
-		return
-	}
-	r = r.Clone(r.Context())
-	r.URL.Path = "/logs/" + strings.TrimPrefix(query.files[0], "/")
-	if _, err := root.Stat(strings.TrimPrefix(query.files[0], "/")); err != nil {
-		http.Error(w, fmt.Sprintf("query: %q is not a file in the node's log directory", query.files[0]), http.StatusNotAcceptable)
-		return
-	}
-	files.ServeHTTP(w, r)
 }
 
 // profileRoutes adds the paths of Go's profiler.

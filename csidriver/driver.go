@@ -20,6 +20,9 @@ import (
 
 // Driver implements the three services of CSI. Its methods are safe for concurrent use. Calls that change something fail
 // with Unavailable unless Start is running.
+//
+// It has many methods because the services have, and one driver serves all three: they share the records of the
+// volumes and of the calls in progress.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer

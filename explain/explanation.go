@@ -24,7 +24,8 @@ const (
 	Terminating State = "Terminating" // it is being deleted
 )
 
-// Explanation describes the state of one object and its cause.
+// Explanation describes the state of one object and its cause. It has many fields because it is also the JSON document that
+// scripts read, which is flat.
 type Explanation struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`

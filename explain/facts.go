@@ -26,7 +26,8 @@ type Records interface {
 	Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error)
 }
 
-// facts is the input of the verdict on a Pod.
+// facts is the input of the verdict on a Pod. It has many methods because each one recognizes one cause or reads one kind of
+// object, and most causes follow from several kinds.
 type facts struct {
 	now        time.Time
 	pod        *corev1.Pod

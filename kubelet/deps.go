@@ -26,7 +26,7 @@ type Option func(*Kubelet)
 type KubeletBuilder func(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *KubeletDeps, standaloneMode bool,
 ) (KubeletBootstrap, error)
 
-// KubeletDeps are the dependencies of NewMainKubelet, as many as the 1.4 API has. All may be nil.
+// KubeletDeps are the dependencies of NewMainKubelet. All may be nil. It has many fields because the 1.4 API has them.
 type KubeletDeps struct {
 	// Builder is for programs that start a Kubelet: who finds one here calls it in place of NewMainKubelet, which
 	// therefore does not read it.

@@ -32,7 +32,8 @@ const (
 	writeRetryMax = 30 * time.Second
 )
 
-// engine is one run of a controller: its caches, queues and states.
+// engine is one run of a controller: its caches, queues and states. It is large because every step of a claim and of a volume
+// needs several of these; what can be decided without them is functions and types of their own.
 type engine struct {
 	name        string
 	client      kubernetes.Interface

@@ -23,7 +23,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// settings is what the options set. complete checks them and sets the defaults that depend on others.
+// settings is what the options set. complete checks them and sets the defaults that depend on others. It has many fields
+// because each option of the documented API sets one.
 type settings struct {
 	additionalNames []string
 	claims          cache.SharedIndexInformer

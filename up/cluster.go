@@ -48,7 +48,8 @@ func OptionalComponents() []string {
 	}
 }
 
-// Cluster is one run of a whole Kubernetes.
+// Cluster is one run of a whole Kubernetes. It has many methods because it is the composition root: each component has one
+// that makes or runs it.
 type Cluster struct {
 	Layout
 	config       RunConfig

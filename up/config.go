@@ -163,7 +163,8 @@ func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// Layout has the paths, names and addresses of one cluster. They follow from the Config.
+// Layout has the paths, names and addresses of one cluster. They follow from the Config. It has many methods because each path
+// is one.
 type Layout struct {
 	Config
 	// ID identifies the cluster on its machine: 8 hex digits of the data directory's hash.

@@ -88,7 +88,8 @@ type AttachedVolume struct {
 	Since time.Time
 }
 
-// Actual is an ActualStateOfWorld in memory, and a Notifier.
+// Actual is an ActualStateOfWorld in memory, and a Notifier. It has many methods because these interfaces have, and all need
+// its lock.
 type Actual struct {
 	plugins     operationexecutor.PluginFinder
 	clock       clock.PassiveClock

@@ -35,6 +35,7 @@ import (
 // nodeLogDir is the directory that a node's server serves at /logs/.
 const nodeLogDir = "/var/log"
 
+// nodeFlags are the flags of berth node. It has many fields because each flag is one.
 type nodeFlags struct {
 	kubeconfig, bootstrap, name, ip, runtime, root, logs, cgroupRoot, cgroupDriver string
 

@@ -39,7 +39,8 @@ type PodStatus struct {
 	IPs []string
 }
 
-// ContainerStatus is one instance of a container: every restart makes another one.
+// ContainerStatus is one instance of a container: every restart makes another one. It has many fields because it mirrors the
+// container status of the CRI.
 type ContainerStatus struct {
 	// ID is the runtime's bare id, without the "containerd://" in front.
 	ID string

@@ -26,7 +26,7 @@ const (
 	DefaultMaxImages      = 50
 )
 
-// Config are the values of a Manager.
+// Config are the values of a Manager. It has many fields because the kubelet has a setting for each.
 type Config struct {
 	Name     string   // name of the Node object
 	Hostname string   // value of the label and the address; Name if empty

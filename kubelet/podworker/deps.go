@@ -190,7 +190,7 @@ func (c Config) withDefaults() Config {
 }
 
 // Deps are what a Manager needs from others. Optional are Allocations, Metrics, Timeline, Recorder, Logger, Clock
-// and OnPodGone.
+// and OnPodGone. It has many fields because a worker does each step of a Pod's life with another component.
 type Deps struct {
 	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)

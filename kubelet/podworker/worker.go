@@ -33,8 +33,8 @@ const (
 )
 
 // worker owns one Pod. Its run goroutine is the only one that reads or writes the fields below inbox; every other
-// goroutine posts a function that runs there. That ownership is why one type has so many fields: they are the state of
-// one Pod, and no lock protects them.
+// goroutine posts a function that runs there. It is this large because of that ownership: the fields are the state of one
+// Pod, and no lock protects them.
 type worker struct {
 	podActions
 	m      *Manager

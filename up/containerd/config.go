@@ -10,6 +10,8 @@ import (
 )
 
 // Config says where one cluster's containerd lives and what its Pods' network is. All paths are absolute.
+//
+// It has many methods because all that is done to a containerd from outside depends on nothing but these values.
 type Config struct {
 	// BinDir holds containerd, containerd-shim-runc-v2 and runc.
 	BinDir string

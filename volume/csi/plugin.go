@@ -76,6 +76,8 @@ func (c Config) validate() error {
 }
 
 // Plugin is the volume plugin. It is safe for concurrent use. Its calls block until Start has listed the CSIDrivers.
+//
+// It has many methods because it implements every interface of package volume, for file systems and for block volumes.
 type Plugin struct {
 	config     Config
 	deps       Deps

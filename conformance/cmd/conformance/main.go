@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// options is the command line.
+// options is the command line. It has many fields because each flag is one.
 type options struct {
 	bin, dataDir, out      string
 	expected, list, report string

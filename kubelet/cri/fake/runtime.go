@@ -14,6 +14,8 @@ import (
 )
 
 // Runtime is the fake runtime. It is safe for concurrent use. CRI methods that it does not implement panic.
+//
+// It is large because it implements both services of the CRI on one state, and tests set each part of that state.
 type Runtime struct {
 	runtimeapi.RuntimeServiceClient
 	runtimeapi.ImageServiceClient

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// syncAttachment makes the actual state of the world match a VolumeAttachment that this controller did not just change:
+// syncAttachment updates the actual state of the world from a VolumeAttachment that this controller did not just change:
 // while an operation on the volume is pending, the end of that operation determines the state.
 func (f *populator) syncAttachment(name string) {
 	va, err := f.listers.attachmentLister.Get(name)

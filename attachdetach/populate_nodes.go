@@ -52,7 +52,7 @@ func (f *populator) isSelected(node *corev1.Node) bool {
 	return f.config.NodeSelector == nil || f.config.NodeSelector.Matches(labels.Set(node.Labels))
 }
 
-// syncNode makes the worlds match the Node.
+// syncNode updates both states of the world from the Node.
 func (f *populator) syncNode(name string) {
 	nodeName := types.NodeName(name)
 	node, err := f.listers.nodes.Get(name)

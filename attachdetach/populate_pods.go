@@ -22,7 +22,7 @@ type podState struct {
 	volumes map[string]corev1.UniqueVolumeName
 }
 
-// syncPod makes the desired state of the world match the Pod.
+// syncPod updates the desired state of the world from the Pod.
 func (f *populator) syncPod(key string) {
 	obj, _, err := f.listers.pods.GetByKey(key)
 	f.logListError("pods", err)
@@ -53,8 +53,8 @@ func (f *populator) syncPod(key string) {
 	}
 }
 
-// syncPodVolume makes the desired state of the world match one volume of the Pod. While the volume is unknown,
-// the state is left as it is: a claim that cannot be read is no reason to detach.
+// syncPodVolume updates the desired state of the world from one volume of the Pod. While the volume is unknown, the state
+// is left as it is: a claim that cannot be read is no reason to detach.
 func (f *populator) syncPodVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
 	spec, err := f.volumeSpec(pod, v)
 	if err != nil {

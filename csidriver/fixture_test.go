@@ -148,7 +148,7 @@ func (w *fixture) loops() map[string]string {
 	return found
 }
 
-// mountRoot gives the driver a root on a filesystem of its own, of so many bytes.
+// mountRoot mounts a filesystem of that size as the root of the driver.
 func (w *fixture) mountRoot(fsType string, size int64) {
 	w.t.Helper()
 	require.NoError(w.t, os.Mkdir(w.config.Root, 0o700))

@@ -149,7 +149,7 @@ func (s *Store) prepare(ctx context.Context, image namedImage) error {
 	return nil
 }
 
-// publish gives the image its name, and returns a function that undoes it.
+// publish names the image, and returns a function that undoes it.
 func (s *Store) publish(ctx context.Context, image namedImage) (func() error, error) {
 	service := s.client.ImageService()
 	// Annotations name the image within its archive; here the name is the key.

@@ -337,7 +337,7 @@ func (a *fakeServer) erase(resource, namespace, name string, force bool) {
 	}
 }
 
-// podsOf gives the Pods that a ReplicaSet controls, sorted by name.
+// podsOf returns the Pods that a ReplicaSet controls, sorted by name.
 func (a *fakeServer) podsOf(rs types.UID) []*corev1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -31,7 +31,7 @@ type Devices struct {
 	sys, dev string
 }
 
-// New makes Devices.
+// New returns Devices.
 func New() Devices { return Devices{sys: "/sys/block", dev: "/dev"} }
 
 // Device is a loop device that something is attached to.

@@ -97,7 +97,7 @@ func New(deps Deps, config Config) (*Agent, error) {
 	return a, nil
 }
 
-// compose makes the components, each from those above it.
+// compose creates the components, each from those before it.
 func compose(base *base) (*Agent, error) {
 	runtime, err := newRuntime(base)
 	if err != nil {

@@ -108,7 +108,7 @@ func sourceNames(base *base) []string {
 	return names
 }
 
-// addStatic makes the configured sources of static Pods.
+// addStatic adds the configured sources of static Pods.
 func (s *podSources) addStatic(base *base) (err error) {
 	config, nodeName, clock, logger := &base.config.Static, base.config.Node.Name, base.deps.Clock, base.logger("static pods")
 	if config.Path != "" {

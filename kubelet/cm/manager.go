@@ -110,8 +110,8 @@ func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.Resou
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), limitsFor(resources))
 }
 
-// UpdateBurstable gives the cgroup of all Burstable Pods the CPU shares of what they request together, in thousandths of
-// a CPU.
+// UpdateBurstable sets the CPU shares of the cgroup of all Burstable Pods for the sum of their requests, in thousandths of a
+// CPU.
 func (m *Manager) UpdateBurstable(ctx context.Context, milliCPU int64) error {
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milliCPU)})
 }

@@ -174,7 +174,7 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	return nil
 }
 
-// diff makes a new list the known state (it belongs to the Watcher afterwards), and returns the Pods that differ.
+// diff stores a new list as the known state (it belongs to the Watcher afterwards), and returns the Pods that differ.
 func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -123,8 +123,8 @@ type Builder interface {
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	// ResizePod sets the limits of the Pod's cgroup to those of its spec, or removes them while its containers change.
 	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
-	// SetBurstableCPU gives the cgroup of all Burstable Pods the CPU weight of what they request together, in
-	// thousandths of a CPU.
+	// SetBurstableCPU sets the CPU weight of the cgroup of all Burstable Pods for the sum of their requests, in thousandths
+	// of a CPU.
 	SetBurstableCPU(ctx context.Context, milliCPU int64) error
 	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.

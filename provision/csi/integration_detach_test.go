@@ -95,7 +95,7 @@ func handles(t *testing.T, driver csiapi.ControllerClient) []string {
 	return ids
 }
 
-// deletionRefused gives the text of the first event that says that the volume cannot be deleted.
+// deletionRefused returns the text of the first event that reports that the volume cannot be deleted.
 func deletionRefused(t *testing.T, client kubernetes.Interface, volume string) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

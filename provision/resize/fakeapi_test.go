@@ -187,7 +187,7 @@ func (api *fakeAPI) client(p *process) *fake.Clientset {
 	return cs
 }
 
-// delayed gives the events of source as late as the world's lag says.
+// delayed delivers the events of source after the fixture's lag.
 func (api *fakeAPI) delayed(source watch.Interface) watch.Interface {
 	events := make(chan watch.Event)
 	proxy := watch.NewProxyWatcher(events)

@@ -6,8 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/qos"
 )
+
+// burstableCPU is what the active Burstable Pods request together.
+type burstableCPU struct {
+	milliCPU int64         // in thousandths of a CPU
+	changed  wakeup.Signal // wakes syncBurstable
+}
 
 // burstableRequest returns the CPU that a Pod requests in the cgroup of all Burstable Pods, in thousandths of a CPU.
 func burstableRequest(pod *corev1.Pod) int64 {
@@ -25,9 +32,9 @@ func (m *Manager) countBurstable(w *worker, pod *corev1.Pod) {
 	if next == w.burstableCPU {
 		return
 	}
-	m.burstableCPU += next - w.burstableCPU
+	m.burstable.milliCPU += next - w.burstableCPU
 	w.burstableCPU = next
-	m.burstableChanged.Notify()
+	m.burstable.changed.Notify()
 }
 
 // syncBurstable keeps the CPU weight of the Burstable cgroup at the sum of the requests of the active Burstable Pods,
@@ -39,10 +46,10 @@ func (m *Manager) syncBurstable(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.burstableChanged.C():
+		case <-m.burstable.changed.C():
 		}
 		m.mu.Lock()
-		ready, milliCPU := m.sourcesReady, m.burstableCPU
+		ready, milliCPU := m.sourcesReady, m.burstable.milliCPU
 		m.mu.Unlock()
 		if !ready || milliCPU == applied {
 			continue
@@ -66,7 +73,7 @@ func (m *Manager) retryBurstable(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-timer.C():
-	case <-m.burstableChanged.C():
+	case <-m.burstable.changed.C():
 	}
-	m.burstableChanged.Notify()
+	m.burstable.changed.Notify()
 }

@@ -39,11 +39,8 @@ type Manager struct {
 	ready     chan struct{}
 	markReady func()
 	// resizes are the requests for resources that wait for their worker or for the node.
-	resizes map[*worker]*resizeRequest
-	// burstableCPU is what the active Burstable Pods request together, in thousandths of a CPU. burstableChanged wakes
-	// syncBurstable.
-	burstableCPU     int64
-	burstableChanged wakeup.Signal
+	resizes   map[*worker]*resizeRequest
+	burstable burstableCPU
 }
 
 var _ config.Handler = (*Manager)(nil)
@@ -56,7 +53,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	config, ready := config.withDefaults(), make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
-		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstableChanged: wakeup.NewSignal(), resizes: map[*worker]*resizeRequest{},
+		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstable: burstableCPU{changed: wakeup.NewSignal()}, resizes: map[*worker]*resizeRequest{},
 	}, nil
 }
 
@@ -176,7 +173,7 @@ func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sourcesReady = true
-	m.burstableChanged.Notify()
+	m.burstable.changed.Notify()
 	m.evaluateResizes(nil, triggerStart)
 	m.stopOrphans()
 }

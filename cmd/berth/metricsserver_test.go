@@ -22,13 +22,11 @@ import (
 	"github.com/berth-dev/berth/internal/freeport"
 )
 
-// emptyCluster is an API server without objects but for Leases. It ends no watch.
+// emptyCluster is an API server without objects but for one Lease. It ends no watch.
 type emptyCluster struct {
-	mu     sync.Mutex // guards leases
-	leases map[string]storedObject
+	mu                 sync.Mutex // guards all below
+	lease, contentType string
 }
-
-type storedObject struct{ body, contentType string }
 
 // kinds are the kinds of the resources that controllers watch.
 var kinds = map[string]string{
@@ -65,32 +63,33 @@ func (c *emptyCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *emptyCluster) serveLease(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := filepath.Base(r.URL.Path)
 	if r.Method != http.MethodGet {
 		body, _ := io.ReadAll(r.Body) // an error leaves a Lease that no replica can read
-		if r.Method == http.MethodPost {
-			name = "created"
-		}
-		c.leases[name] = storedObject{string(body), r.Header.Get("Content-Type")}
+		c.lease, c.contentType = string(body), r.Header.Get("Content-Type")
 	}
-	lease, found := c.leases[name]
-	if !found {
-		lease, found = c.leases["created"]
-	}
-	if !found {
+	if c.lease == "" {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`)
 		return
 	}
-	w.Header().Set("Content-Type", lease.contentType)
-	_, _ = io.WriteString(w, lease.body)
+	w.Header().Set("Content-Type", c.contentType)
+	_, _ = io.WriteString(w, c.lease)
 }
 
-// newEmptyCluster returns the path of a kubeconfig.
-func newEmptyCluster(t *testing.T) string {
+// setHolder gives the Lease to another process, or to none.
+func (c *emptyCluster) setHolder(identity string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.contentType = "application/json"
+	c.lease = fmt.Sprintf(`{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": {"name": "lease"}, "spec": {
+		"holderIdentity": %q, "leaseDurationSeconds": 3600, "renewTime": %q}}`, identity, time.Now().Format("2006-01-02T15:04:05.000000Z07:00"))
+}
+
+// start serves the cluster until the test ends, and returns the path of a kubeconfig.
+func (c *emptyCluster) start(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(&emptyCluster{leases: map[string]storedObject{}})
+	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
 	t.Cleanup(server.CloseClientConnections)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -160,7 +159,7 @@ func requireLines(t *testing.T, page string, lines ...string) {
 
 // TestControllersServeTheirMetricsAndState runs `berth controllers` and scrapes it on both of its endpoints.
 func TestControllersServeTheirMetricsAndState(t *testing.T) {
-	kubeconfig, port := newEmptyCluster(t), freePort(t)
+	kubeconfig, port := new(emptyCluster).start(t), freePort(t)
 	dir, err := os.MkdirTemp("", "berth") // short, because of the limit on sockets' paths
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -188,29 +187,23 @@ func TestControllersServeTheirMetricsAndState(t *testing.T) {
 	require.Zero(t, status, "the server ends with the command")
 }
 
-// TestStandbyIsReadyAndSaysThatItWaits runs two replicas of a controller.
+// TestStandbyIsReadyAndSaysThatItWaits runs a replica that waits for the Lease, and then gets it.
 func TestStandbyIsReadyAndSaysThatItWaits(t *testing.T) {
-	kubeconfig, first, second := newEmptyCluster(t), freePort(t), freePort(t)
-	run := func(port string) (stop func()) {
-		return startCommand(t, newControllers(), "--kubeconfig", kubeconfig, "--controllers", "replicaset", "--metrics-address", port)
+	cluster, port := &emptyCluster{}, freePort(t)
+	cluster.setHolder("another replica")
+	startCommand(t, newControllers(), "--kubeconfig", cluster.start(t), "--controllers", "replicaset", "--metrics-address", port)
+	address := "127.0.0.1:" + port
+	waitState := func(line, metric string) {
+		t.Helper()
+		waitReady(t, address, line)
+		require.Eventually(t, func() bool {
+			_, page := scrape(t, "tcp", address, "/metrics")
+			return strings.Contains(page, metric+"\n")
+		}, time.Minute, 10*time.Millisecond, metric)
 	}
-	leading := func(port, value string) {
-		_, page := scrape(t, "tcp", "127.0.0.1:"+port, "/metrics")
-		requireLines(t, page, `leader_election_master_status{name="berth-replicaset"} `+value)
-	}
-	stopFirst := run(first)
-	waitReady(t, "127.0.0.1:"+first, "[+]replicaset ok\n")
-	leading(first, "1")
-	run(second)
-	waitReady(t, "127.0.0.1:"+second, "[+]replicaset ok: waiting for the Lease\n")
-	require.Eventually(t, func() bool {
-		_, page := scrape(t, "tcp", "127.0.0.1:"+second, "/metrics")
-		return strings.Contains(page, "leader_election_master_status")
-	}, time.Minute, time.Millisecond)
-	leading(second, "0")
-	stopFirst()
-	waitReady(t, "127.0.0.1:"+second, "[+]replicaset ok\n")
-	leading(second, "1")
+	waitState("[+]replicaset ok: waiting for the Lease\n", `leader_election_master_status{name="berth-replicaset"} 0`)
+	cluster.setHolder("")
+	waitState("[+]replicaset ok\n", `leader_election_master_status{name="berth-replicaset"} 1`)
 }
 
 // TestCSIProvisionerServesItsMetricsAndState runs `berth csi-provisioner` with a driver, and scrapes it on both of its
@@ -228,7 +221,7 @@ func TestCSIProvisionerServesItsMetricsAndState(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 	port, metricsPort := freePort(t), freePort(t)
-	startCommand(t, newCSIProvisioner(), "--kubeconfig", newEmptyCluster(t), "--csi-address", driver.Endpoint, "--leader-election",
+	startCommand(t, newCSIProvisioner(), "--kubeconfig", new(emptyCluster).start(t), "--csi-address", driver.Endpoint, "--leader-election",
 		"--leader-election-namespace", "default", "--enable-capacity", "--enable-resizer",
 		"--metrics-address", ":"+port, "--metrics-port", metricsPort)
 	address := "127.0.0.1:" + port
@@ -248,7 +241,7 @@ func TestCSIProvisionerServesItsMetricsAndState(t *testing.T) {
 
 func TestMetricsAddressIsChecked(t *testing.T) {
 	cmd := newControllers()
-	cmd.SetArgs([]string{"--kubeconfig", newEmptyCluster(t), "--controllers", "replicaset", "--metrics-address", "localhost"})
+	cmd.SetArgs([]string{"--kubeconfig", new(emptyCluster).start(t), "--controllers", "replicaset", "--metrics-address", "localhost"})
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	err := cmd.ExecuteContext(t.Context())
 	require.ErrorAs(t, err, &usageError{})

@@ -49,7 +49,10 @@ func TestDisks(t *testing.T) {
 	run("writer", "grep ' /disk ext4 ' /proc/mounts && echo precious > /disk/file")
 	require.Contains(t, run("full", "dd if=/dev/zero of=/disk/big bs=1M count=64 2>&1; rm /disk/big"), "No space left")
 
+	c.apply(podManifest("user", shell("sleep 1000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`), diskPod))
+	c.waitPod("name=user", "running", isReady)
 	checkControllerMetrics(t, c)
+	c.mustRun("kubectl", "delete", "pod", "user", "--grace-period=1", "--timeout=2m")
 	checkDiskSize(t, c)
 
 	c.stop()

@@ -33,13 +33,14 @@ func (c *cluster) metricsPages() map[string]string {
 	}
 }
 
-// checkControllerMetrics looks for the metrics of the controllers of `berth up` after a disk was provisioned and attached.
+// checkControllerMetrics looks for the metrics of the controllers of `berth up` while a Pod uses a disk.
 func checkControllerMetrics(t *testing.T, c *cluster) {
 	t.Helper()
 	for where, text := range c.metricsPages() {
 		require.NotContains(t, text, "error gathering metrics", where)
 		for _, line := range []string{
-			`attachdetach_controller_total_volumes{plugin_name="kubernetes.io/csi:csi.berth.dev",state="actual_state_of_world"} `,
+			`attachdetach_controller_total_volumes{plugin_name="kubernetes.io/csi:csi.berth.dev",state="actual_state_of_world"} 1`,
+			`storage_count_attachable_volumes_in_use{node="` + homeNode + `",volume_plugin="kubernetes.io/csi:csi.berth.dev"} 1`,
 			`storage_operation_duration_seconds_count{migrated="false",operation_name="volume_attach",status="success",` +
 				`volume_plugin="kubernetes.io/csi:csi.berth.dev"} `,
 			`controller_persistentvolumeclaim_provision_total{class="berth-loop",provisioner="csi.berth.dev",source=""} 1`,

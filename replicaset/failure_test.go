@@ -1,9 +1,11 @@
 package replicaset_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -179,6 +181,8 @@ func TestSendsEvents(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		require.Len(t, a.events, 3)
+		// A warning does not wait for other events, nor they for it.
+		slices.SortStableFunc(a.events, func(x, y *corev1.Event) int { return -cmp.Compare(x.Type, y.Type) })
 		for i, want := range []struct{ kind, reason, message string }{
 			{"Warning", "FailedCreate", "Error creating: "}, {"Normal", "SuccessfulCreate", "Created pod: web-"},
 			{"Normal", "SuccessfulDelete", "Deleted pod: web-"},

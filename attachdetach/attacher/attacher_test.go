@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
@@ -113,9 +114,27 @@ func newFixtureWith(t *testing.T, publisher attacher.Publisher, log *slog.Logger
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	watched := w.noteWatches()
 	go func() { done <- a.Start(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	for missing := map[string]bool{"volumeattachments": true, "persistentvolumes": true, "csinodes": true}; len(missing) > 0; {
+		delete(missing, <-watched)
+	}
 	return w
+}
+
+// noteWatches sends the name of each resource that is watched. Unlike an API server the fake client does not send what
+// changed between a list and its watch, so a test must not change anything in between.
+func (w *fixture) noteWatches() <-chan string {
+	watched := make(chan string, 100)
+	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		stream, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		if err == nil {
+			watched <- action.GetResource().Resource
+		}
+		return true, stream, err
+	})
+	return watched
 }
 
 func (w *fixture) csiNode() {

@@ -32,7 +32,11 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 		if err := ensureClusterBinding(ctx, client, part.name, part.name, part.name); err != nil {
 			return err
 		}
-		system := &rbacv1.Role{ObjectMeta: meta(part.name, metav1.NamespaceSystem), Rules: systemRules(part.name)}
+		rules := systemRules(part.name)
+		if len(rules) == 0 {
+			continue
+		}
+		system := &rbacv1.Role{ObjectMeta: meta(part.name, metav1.NamespaceSystem), Rules: rules}
 		if err := ensure(ctx, api.Roles(metav1.NamespaceSystem), system, changeRole); err != nil {
 			return fmt.Errorf("ensure role %q: %w", part.name, err)
 		}

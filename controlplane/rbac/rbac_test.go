@@ -29,7 +29,8 @@ func writes(client *fake.Clientset) []string {
 func TestEnsureTwiceWritesOnce(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
-	require.Len(t, writes(client), 4*4+3, "a role, a lease role and their bindings for each part, and two bindings and a role for kubelets")
+	require.Len(t, writes(client), 4*4+2+3,
+		"a role, a lease role and their bindings for each controller, a role and its binding for DNS, and two bindings and a role for kubelets")
 	client.ClearActions()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	require.Empty(t, writes(client))

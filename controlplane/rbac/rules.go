@@ -72,6 +72,9 @@ func components() []component {
 
 // systemRules apply in kube-system only: leader election, and what components publish there.
 func systemRules(part string) []rbacv1.PolicyRule {
+	if part == DNSUser {
+		return nil
+	}
 	rules := []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}
 	if part == ProvisionUser {
 		rules = append(rules, rule("storage.k8s.io", write, "csistoragecapacities"))

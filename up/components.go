@@ -33,7 +33,8 @@ const stopPodsTimeout = 60 * time.Second
 // attachdetachName is the name of the component that also watches claims.
 const attachdetachName = "attachdetach"
 
-// components is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
+// components are the parts that need the control plane and the container runtime. They stop in the order controllers,
+// kubelet, Pods, services.
 type components struct {
 	cluster     *Cluster
 	controllers *group

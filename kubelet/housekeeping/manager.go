@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/logs/rotate"
 	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // Config holds the values of a Manager.
@@ -32,6 +34,9 @@ type Config struct {
 	// LogMaxSize and LogMaxFiles limit the log files of a container; zero means the defaults of package rotate.
 	LogMaxSize  int64
 	LogMaxFiles int
+	// LogWorkers is how many logs are rotated at once, and LogPeriod the longest time between two checks of a log.
+	LogWorkers int
+	LogPeriod  time.Duration
 	// ImageGCHigh and ImageGCLow are the thresholds of image garbage collection, in percent of the images' disk; a High of
 	// zero collects none for space. ImageMaxAge is how long an image may be unused; zero is no limit.
 	ImageGCHigh, ImageGCLow int
@@ -72,13 +77,13 @@ type ImageObserver struct {
 	Count   func(reason string)
 }
 
-// Deps holds what a Manager needs. Links is nil if container logs are not linked; all others are required.
+// Deps holds what a Manager needs. Links is nil if container logs are not linked, and Tracer may be nil; all others are
+// required.
 type Deps struct {
-	Runtime  container.Runtime
-	Workers  Workers
-	Statuses interface {
-		Get(types.UID) (corev1.PodStatus, bool)
-	}
+	Runtime container.Runtime
+	Workers Workers
+	// PodEvents sends the changes of Pods' statuses, from which follows which containers run.
+	PodEvents   *status.Broadcaster
 	Volumes     Volumes
 	Cgroups     Cgroups
 	Allocations Allocations
@@ -90,6 +95,8 @@ type Deps struct {
 	Recorder record.EventRecorder
 	Clock    clock.WithTicker
 	Logger   *slog.Logger
+	// Tracer makes the spans of garbage collections; nil makes none.
+	Tracer trace.Tracer
 }
 
 func (d *Deps) validate() error {
@@ -97,7 +104,7 @@ func (d *Deps) validate() error {
 		name    string
 		missing bool
 	}{
-		{"Runtime", d.Runtime == nil}, {"Workers", d.Workers == nil}, {"Statuses", d.Statuses == nil}, {"Volumes", d.Volumes == nil},
+		{"Runtime", d.Runtime == nil}, {"Workers", d.Workers == nil}, {"PodEvents", d.PodEvents == nil}, {"Volumes", d.Volumes == nil},
 		{"Cgroups", d.Cgroups == nil}, {"Allocations", d.Allocations == nil}, {"Ready", len(d.Ready) == 0},
 		{"Recorder", d.Recorder == nil}, {"Clock", d.Clock == nil}, {"Logger", d.Logger == nil},
 	} {
@@ -129,10 +136,13 @@ func New(deps Deps, config Config) (*Manager, error) {
 	m := &Manager{config: config, deps: deps, orphansLeft: wakeup.NewSignal()}
 	var err error
 	if m.rotator, err = rotate.New(rotate.Deps{
-		Runtime: deps.Runtime, Logs: m.openLogs, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
-	}, rotate.Config{MaxSize: config.LogMaxSize, MaxFiles: config.LogMaxFiles}); err != nil {
+		Runtime: deps.Runtime, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
+	}, rotate.Config{
+		MaxSize: config.LogMaxSize, MaxFiles: config.LogMaxFiles, Workers: config.LogWorkers, Period: config.LogPeriod,
+	}); err != nil {
 		return nil, err
 	}
+	deps.PodEvents.Subscribe(func(event status.Event) { m.rotator.SetLogs(string(event.UID), m.openLogs(event)) })
 	if config.ImageGCHigh == 0 && config.ImageMaxAge == 0 {
 		return m, nil
 	}
@@ -148,7 +158,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 func (m *Manager) NewImageCollector(config images.CollectorConfig) (*images.Collector, error) {
 	return images.NewCollector(images.CollectorDeps{
 		Service: m.deps.Runtime, ImagesInUse: m.usedImages, OnListed: m.deps.Images.Listed, OnRemoved: m.deps.Images.Removed,
-		CountRemoval: m.deps.Images.Count, Recorder: m.deps.Recorder, Node: node.Reference(m.config.NodeName), Clock: m.deps.Clock,
+		CountRemoval: m.deps.Images.Count, Tracer: m.deps.Tracer, Recorder: m.deps.Recorder, Node: node.Reference(m.config.NodeName), Clock: m.deps.Clock,
 		Logger: m.deps.Logger.With("component", "images"),
 	}, config)
 }
@@ -167,26 +177,23 @@ func (m *Manager) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// openLogs returns the log files of the running containers.
-func (m *Manager) openLogs() []rotate.Log {
+// openLogs returns the log files of the running containers of a Pod.
+func (m *Manager) openLogs(event status.Event) []rotate.Log {
+	if event.Removed {
+		return nil
+	}
 	var open []rotate.Log
-	for _, pod := range m.deps.Workers.Pods() {
-		s, ok := m.deps.Statuses.Get(pod.UID)
-		if !ok {
-			continue
-		}
-		dir := kuberuntime.PodLogsDir(m.config.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
-		for _, list := range [][]corev1.ContainerStatus{
-			s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses,
-		} {
-			for i := range list {
-				if list[i].State.Running == nil {
-					continue
-				}
-				_, id, _ := strings.Cut(list[i].ContainerID, "://")
-				path := filepath.Join(dir, kuberuntime.LogPath(list[i].Name, uint32(list[i].RestartCount)))
-				open = append(open, rotate.Log{ContainerID: id, Path: path})
+	dir := kuberuntime.PodLogsDir(m.config.PodLogsDir, event.Pod.Namespace, event.Pod.Name, event.UID)
+	for _, list := range [][]corev1.ContainerStatus{
+		event.Status.InitContainerStatuses, event.Status.ContainerStatuses, event.Status.EphemeralContainerStatuses,
+	} {
+		for i := range list {
+			if list[i].State.Running == nil {
+				continue
 			}
+			_, id, _ := strings.Cut(list[i].ContainerID, "://")
+			path := filepath.Join(dir, kuberuntime.LogPath(list[i].Name, uint32(list[i].RestartCount)))
+			open = append(open, rotate.Log{ContainerID: id, Path: path})
 		}
 	}
 	return open

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cri/fake"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // orphanedPod is all that is left of one Pod. Its volumes are busy for some attempts to remove them.
@@ -28,10 +29,9 @@ func (p *orphanedPod) CleanupOrphans(_ context.Context, keep func(types.UID) boo
 	}
 	return errors.New("device or resource busy")
 }
-func (*orphanedPod) Pods() ([]types.UID, error)                  { return nil, nil }
-func (*orphanedPod) RemovePod(context.Context, types.UID) error  { return nil }
-func (*orphanedPod) Retain(func(types.UID) bool)                 {}
-func (*orphanedPod) Get(types.UID) (s corev1.PodStatus, ok bool) { return s, false }
+func (*orphanedPod) Pods() ([]types.UID, error)                 { return nil, nil }
+func (*orphanedPod) RemovePod(context.Context, types.UID) error { return nil }
+func (*orphanedPod) Retain(func(types.UID) bool)                {}
 
 type noWorkers struct{}
 
@@ -44,7 +44,7 @@ func TestFailedCleanupIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, ready := &orphanedPod{}, make(chan struct{})
 		m, err := New(Deps{
-			Runtime: fake.New(clock.RealClock{}), Workers: noWorkers{}, Statuses: pod, Volumes: pod, Cgroups: pod, Allocations: pod,
+			Runtime: fake.New(clock.RealClock{}), Workers: noWorkers{}, PodEvents: &status.Broadcaster{}, Volumes: pod, Cgroups: pod, Allocations: pod,
 			Ready: []<-chan struct{}{ready}, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
 			Logger: slog.New(slog.DiscardHandler),
 		}, Config{NodeName: "n", PodLogsDir: t.TempDir()})

@@ -11,6 +11,8 @@ import (
 // Event is a change of one Pod on the node.
 type Event struct {
 	UID types.UID
+	// Pod is the Pod, which must not be modified; nil if it is removed.
+	Pod *corev1.Pod
 	// Status is the Pod's status as the kubelet knows it.
 	Status corev1.PodStatus
 	// Removed says that nothing of the Pod is left on the node; Status is empty then.
@@ -51,7 +53,7 @@ func (b *Broadcaster) remove(s *subscriber) {
 
 // Changed sends the event of a new status.
 func (b *Broadcaster) Changed(pod *corev1.Pod, status corev1.PodStatus) {
-	b.send(Event{UID: pod.UID, Status: *status.DeepCopy()})
+	b.send(Event{UID: pod.UID, Pod: pod, Status: *status.DeepCopy()})
 }
 
 // Removed sends the event of a Pod of which nothing is left on the node.

@@ -1,32 +1,36 @@
 package rotate
 
 import (
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/deadlines"
+	"github.com/berth-dev/berth/internal/wakeup"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxSize  = 10 << 20
+	DefaultMaxFiles = 5
+	DefaultWorkers  = 1
+	DefaultPeriod   = 10 * time.Second
 )
 
 const (
-	// DefaultMaxSize, in bytes, and DefaultMaxFiles are the defaults of Config.
-	DefaultMaxSize   = 10 << 20
-	DefaultMaxFiles  = 5
-	defaultPeriod    = 10 * time.Second
-	compressedSuffix = ".gz"
-	tempSuffix       = ".tmp"
-	timeLayout       = "20060102-150405"
+	// firstCheck is how long after its first write a log is checked.
+	firstCheck = 100 * time.Millisecond
+	// minCheck is the shortest time between two checks of one log.
+	minCheck = 50 * time.Millisecond
 )
 
 // Runtime makes a container continue in a new log file.
@@ -43,49 +47,67 @@ type Log struct {
 
 // Config are the values of a Rotator.
 type Config struct {
-	// MaxSize is the size from which on a file is rotated, in bytes; 10 MiB if zero.
+	// MaxSize is the size from which on a file is rotated, in bytes; DefaultMaxSize if zero.
 	MaxSize int64
-	// MaxFiles is the maximum number of files of a container, including the current one; 5 if zero, at least 2.
+	// MaxFiles is the maximum number of files of a container, including the current one; DefaultMaxFiles if zero, at least
+	// 2.
 	MaxFiles int
-	// Period is the interval of checks; 10 s if zero. The kernel has no event for a file's size.
+	// Workers is how many logs are rotated at once; DefaultWorkers if zero.
+	Workers int
+	// Period is the longest time between two checks of a log that is written to; DefaultPeriod if zero. The kernel has no
+	// event for a file's size.
 	Period time.Duration
 }
 
-// Deps are what a Rotator works with. Runtime and Logs are required.
+// Deps are what a Rotator works with. Runtime is required.
 type Deps struct {
 	Runtime Runtime
-	// Logs returns the log files of the running containers.
-	Logs   func() []Log
-	Logger *slog.Logger
-	Clock  clock.WithTicker
+	Logger  *slog.Logger
+	Clock   clock.WithTicker
 }
 
-// Rotator rotates logs.
+// Rotator rotates logs. SetLogs may be called by any goroutine.
 type Rotator struct {
 	config Config
 	deps   Deps
+	wake   wakeup.Signal
+
+	mu    sync.Mutex // guards inbox
+	inbox []func()
+
+	// The rest is used by the goroutine of Start only.
+	logs  map[string]*openLog // by container
+	owned map[string][]string // containers by their owner
+	due   *deadlines.Queue[string]
+	// writes is nil where the kernel cannot report writes: then each log is checked each period.
+	writes  *writeEvents
+	workers sync.WaitGroup
+	slots   chan struct{} // holds one element for each worker
+	packer  *packer
+}
+
+// openLog is the log of a running container.
+type openLog struct {
+	Log
+	// size is that at the time at, and interval the time from then to the next check.
+	size     int64
+	at       time.Time
+	interval time.Duration
+	rotating bool
 }
 
 // New returns a Rotator. Start runs it.
 func New(deps Deps, config Config) (*Rotator, error) {
-	switch {
-	case deps.Runtime == nil:
+	if deps.Runtime == nil {
 		return nil, errors.New("rotate: Deps.Runtime is required")
-	case deps.Logs == nil:
-		return nil, errors.New("rotate: Deps.Logs is required")
 	}
-	if config.MaxSize == 0 {
-		config.MaxSize = DefaultMaxSize
-	}
-	if config.MaxFiles == 0 {
-		config.MaxFiles = DefaultMaxFiles
-	}
-	if config.MaxSize < 0 || config.MaxFiles < 2 {
-		return nil, fmt.Errorf("rotate: Config.MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",
-			config.MaxSize, config.MaxFiles)
-	}
-	if config.Period <= 0 {
-		config.Period = defaultPeriod
+	setDefault(&config.MaxSize, DefaultMaxSize)
+	setDefault(&config.MaxFiles, DefaultMaxFiles)
+	setDefault(&config.Workers, DefaultWorkers)
+	setDefault(&config.Period, DefaultPeriod)
+	if config.MaxSize < 0 || config.MaxFiles < 2 || config.Workers < 1 || config.Period < minCheck {
+		return nil, fmt.Errorf("rotate: Config.MaxSize %d, MaxFiles %d, Workers %d and Period %s: want a size above 0, at "+
+			"least 2 files, 1 worker and %s", config.MaxSize, config.MaxFiles, config.Workers, config.Period, minCheck)
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -93,43 +115,225 @@ func New(deps Deps, config Config) (*Rotator, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Rotator{config: config, deps: deps}, nil
+	return &Rotator{
+		config: config, deps: deps, wake: wakeup.NewSignal(), logs: map[string]*openLog{}, owned: map[string][]string{},
+		due: deadlines.New[string](), slots: make(chan struct{}, config.Workers), packer: newPacker(deps.Logger),
+	}, nil
 }
 
-// Start checks all logs each period until ctx ends.
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// SetLogs sets the logs of the running containers of one owner, in place of those that it had.
+func (r *Rotator) SetLogs(owner string, logs []Log) {
+	r.post(func() { r.setLogs(owner, logs) })
+}
+
+// post has fn run by Start.
+func (r *Rotator) post(fn func()) {
+	r.mu.Lock()
+	r.inbox = append(r.inbox, fn)
+	r.mu.Unlock()
+	r.wake.Notify()
+}
+
+// Start rotates logs until ctx ends. It is called once.
 func (r *Rotator) Start(ctx context.Context) error {
-	ticker := r.deps.Clock.NewTicker(r.config.Period)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
+	writes, err := newWriteEvents(func(id string) { r.post(func() { r.written(id) }) })
+	if err != nil {
+		r.deps.Logger.Warn("logs are checked periodically", "period", r.config.Period, "error", err)
+	} else {
+		r.writes = writes
+		r.workers.Go(func() { writes.Start(ctx, r.deps.Logger) })
+	}
+	r.workers.Go(func() { r.packer.Start(ctx) })
+	defer r.workers.Wait()
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		inbox := r.inbox
+		r.inbox = nil
+		r.mu.Unlock()
+		for _, fn := range inbox {
+			fn()
 		}
-		for _, log := range r.deps.Logs() {
-			if err := r.rotateIfLarge(ctx, log); err != nil && ctx.Err() == nil {
-				r.deps.Logger.Warn("failed to rotate container log", "log", log.Path, "error", err)
+		for {
+			id, ok := r.due.PopDue(r.deps.Clock.Now())
+			if !ok {
+				break
 			}
+			r.check(ctx, r.logs[id])
+		}
+		r.sleep(ctx)
+	}
+	return nil
+}
+
+// sleep waits for the next check, for something posted, or for the end of ctx.
+func (r *Rotator) sleep(ctx context.Context) {
+	next, ok := r.due.Next()
+	if !ok {
+		select {
+		case <-r.wake.C():
+		case <-ctx.Done():
+		}
+		return
+	}
+	timer := r.deps.Clock.NewTimer(next.Sub(r.deps.Clock.Now()))
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-r.wake.C():
+	case <-ctx.Done():
+	}
+}
+
+func (r *Rotator) setLogs(owner string, logs []Log) {
+	now := r.deps.Clock.Now()
+	keep := map[string]bool{}
+	ids := make([]string, 0, len(logs))
+	for _, log := range logs {
+		keep[log.ContainerID] = true
+		ids = append(ids, log.ContainerID)
+		if r.logs[log.ContainerID] == nil {
+			r.logs[log.ContainerID] = &openLog{Log: log, at: now}
+			r.due.Set(log.ContainerID, now)
 		}
 	}
+	for _, id := range r.owned[owner] {
+		if keep[id] {
+			continue
+		}
+		delete(r.logs, id)
+		r.due.Remove(id)
+		if r.writes != nil {
+			r.writes.forget(id)
+		}
+	}
+	r.owned[owner] = ids
+	if len(ids) == 0 {
+		delete(r.owned, owner)
+	}
+}
+
+// written handles the first write to a log since it was last checked.
+func (r *Rotator) written(id string) {
+	log := r.logs[id]
+	if log == nil || log.rotating || r.due.Has(id) {
+		return
+	}
+	log.at = r.deps.Clock.Now()
+	r.schedule(log, firstCheck)
+}
+
+func (r *Rotator) schedule(log *openLog, interval time.Duration) {
+	log.interval = interval
+	r.due.Set(log.ContainerID, log.at.Add(interval))
+}
+
+// check rotates a log that is too large, and decides when to check it next.
+func (r *Rotator) check(ctx context.Context, log *openLog) {
+	size, err := measure(log.Path)
+	now := r.deps.Clock.Now()
+	if err != nil || size >= r.config.MaxSize {
+		r.startRotation(ctx, log)
+		return
+	}
+	grown, took := size-log.size, now.Sub(log.at)
+	log.size, log.at = size, now
+	if grown <= 0 {
+		r.watch(log)
+		return
+	}
+	untilFull := time.Duration(float64(took) * float64(r.config.MaxSize-size) / float64(grown))
+	r.schedule(log, max(min(r.config.Period, untilFull, 2*max(log.interval, firstCheck)), minCheck))
+}
+
+// watch requests the event of the next write to a log. Without events the log is checked each period.
+func (r *Rotator) watch(log *openLog) {
+	if r.writes == nil {
+		r.schedule(log, r.config.Period)
+		return
+	}
+	if err := r.writes.watch(log.ContainerID, log.Path); err != nil {
+		r.deps.Logger.Warn("failed to watch a log; checking it periodically", "log", log.Path, "period", r.config.Period, "error", err)
+		r.schedule(log, r.config.Period)
+		return
+	}
+	if size, err := measure(log.Path); err != nil || size != log.size {
+		r.schedule(log, firstCheck) // what was written before the watch has no event
+	}
+}
+
+// startRotation rotates a log when a worker is free.
+func (r *Rotator) startRotation(ctx context.Context, log *openLog) {
+	log.rotating = true
+	target := log.Log
+	r.workers.Go(func() {
+		select {
+		case r.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		err := r.rotateIfLarge(ctx, target)
+		<-r.slots
+		if err != nil && ctx.Err() == nil {
+			r.deps.Logger.Warn("failed to rotate container log", "log", target.Path, "error", err)
+		}
+		r.packer.pack(target.Path)
+		r.post(func() { r.rotated(log, err) })
+	})
+}
+
+// rotated records the end of a rotation: the new file is checked soon, after a failure later.
+func (r *Rotator) rotated(log *openLog, err error) {
+	if r.logs[log.ContainerID] != log {
+		return // the container has ended
+	}
+	log.rotating, log.size, log.at = false, 0, r.deps.Clock.Now()
+	if err != nil {
+		r.schedule(log, r.config.Period)
+		return
+	}
+	r.schedule(log, minCheck)
+}
+
+// measure returns the size of a log, 0 for what is not a regular file.
+func measure(path string) (int64, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, fmt.Errorf("measure log %q: %w", path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return 0, nil
+	}
+	return info.Size(), nil
 }
 
 // rotateIfLarge rotates one log if it is too large.
 func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
-	info, err := os.Lstat(log.Path)
+	size, err := measure(log.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r.reopen(ctx, log) // an earlier process died between renaming it and opening a new one
+		// An earlier process died between renaming it and opening a new one.
+		if err := r.reopen(ctx, log); err != nil {
+			return err
+		}
+		_, err = measure(log.Path)
 	}
 	if err != nil {
-		return fmt.Errorf("measure log %q: %w", log.Path, err)
-	}
-	if !info.Mode().IsRegular() || info.Size() < r.config.MaxSize {
-		return nil
-	}
-	if err := r.prune(log.Path); err != nil {
 		return err
 	}
-	rotated := log.Path + "." + r.deps.Clock.Now().UTC().Format(timeLayout)
+	if size < r.config.MaxSize {
+		return nil
+	}
+	// One file is the log itself, and one the rotated file that it becomes.
+	if err := prune(log.Path, r.config.MaxFiles-2); err != nil {
+		return err
+	}
+	rotated := unusedName(log.Path, r.deps.Clock.Now())
 	if err := os.Rename(log.Path, rotated); err != nil {
 		return fmt.Errorf("rename log: %w", err)
 	}
@@ -146,73 +350,4 @@ func (r *Rotator) reopen(ctx context.Context, log Log) error {
 		return fmt.Errorf("open a new log of container %s: %w", log.ContainerID, err)
 	}
 	return nil
-}
-
-// prune compresses the rotated files and removes the oldest, so that one more file fits.
-func (r *Rotator) prune(path string) error {
-	found, err := filepath.Glob(escapeGlob(path) + ".*")
-	if err != nil {
-		return fmt.Errorf("list old files of log %q: %w", path, err)
-	}
-	var old []string
-	for _, name := range found {
-		if strings.HasSuffix(name, tempSuffix) {
-			if err := os.Remove(name); err != nil {
-				return fmt.Errorf("remove partly compressed log: %w", err)
-			}
-			continue
-		}
-		old = append(old, name)
-	}
-	slices.Sort(old) // by time
-	// One file is the log itself, and one the rotated file that it becomes.
-	if keep := r.config.MaxFiles - 2; len(old) > keep {
-		for _, name := range old[:len(old)-keep] {
-			if err := os.Remove(name); err != nil {
-				return fmt.Errorf("remove old log: %w", err)
-			}
-		}
-		old = old[len(old)-keep:]
-	}
-	for _, name := range old {
-		if strings.HasSuffix(name, compressedSuffix) {
-			continue
-		}
-		if err := compress(name); err != nil {
-			return fmt.Errorf("compress old log %q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// compress replaces a file by a compressed one. A crash leaves the file, and a partly written one that prune removes.
-func compress(name string) (err error) {
-	in, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	info, err := in.Stat()
-	if err != nil {
-		return err
-	}
-	temporary := name + tempSuffix
-	out, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	zip := gzip.NewWriter(out)
-	_, err = io.Copy(zip, in)
-	if err = errors.Join(err, zip.Close(), out.Close()); err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	if err := os.Rename(temporary, name+compressedSuffix); err != nil {
-		return err
-	}
-	return os.Remove(name)
-}
-
-// escapeGlob escapes the special characters of a glob pattern.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -36,6 +36,10 @@ type Config struct {
 	// AllowedUnsafeSysctls are the sysctls that Pods may set beside the safe ones; a name that ends in "*" allows all
 	// names with that prefix.
 	AllowedUnsafeSysctls []string
+	// DeclaredFeatures are the features that the node declares in its status, sorted by name.
+	DeclaredFeatures []string
+	// Version is the version of Kubernetes that the node reports, like "v1.36.3"; version.Kubernetes if empty.
+	Version string
 	// SysFS is where sysfs is mounted; /sys if empty.
 	SysFS string
 }
@@ -51,6 +55,8 @@ type Deps struct {
 	Allocatable func() corev1.ResourceList
 	// Volumes returns an error if a volume of the Pod is of a kind that the node does not support.
 	Volumes func(pod *corev1.Pod) error
+	// GroupsPolicy returns an error if the container runtime is known not to support the Pod's supplementalGroupsPolicy.
+	GroupsPolicy func(pod *corev1.Pod) error
 	// Resources returns the resource settings that the runtime gets for a container.
 	Resources func(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	// Handlers are called for each Pod that passes all other checks.
@@ -63,7 +69,7 @@ func (d *Deps) validate() error {
 		missing bool
 	}{
 		{"Node", d.Node == nil}, {"FreshNode", d.FreshNode == nil}, {"Allocatable", d.Allocatable == nil},
-		{"Volumes", d.Volumes == nil}, {"Resources", d.Resources == nil},
+		{"Volumes", d.Volumes == nil}, {"GroupsPolicy", d.GroupsPolicy == nil}, {"Resources", d.Resources == nil},
 	} {
 		if dep.missing {
 			return errors.New("admission: Deps." + dep.name + " is required")
@@ -74,8 +80,9 @@ func (d *Deps) validate() error {
 
 // Admitter checks whether the node can run a Pod. It repeats the scheduler's checks and adds those of the node itself.
 type Admitter struct {
-	deps   Deps
-	config Config
+	deps     Deps
+	config   Config
+	features *features
 }
 
 var _ podworker.Admitter = (*Admitter)(nil)
@@ -88,7 +95,11 @@ func New(deps Deps, config Config) (*Admitter, error) {
 	if config.SysFS == "" {
 		config.SysFS = defaultSysFS
 	}
-	return &Admitter{deps: deps, config: config}, nil
+	features, err := newFeatures(&config)
+	if err != nil {
+		return nil, err
+	}
+	return &Admitter{deps: deps, config: config, features: features}, nil
 }
 
 // Admit implements podworker.Admitter.
@@ -100,6 +111,12 @@ func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 		return reject(ReasonUnsupported, "%v", err)
 	}
 	if f := checkOS(pod); f != nil {
+		return f
+	}
+	if f := a.features.check(pod); f != nil {
+		return f
+	}
+	if f := a.checkGroupsPolicy(pod); f != nil {
 		return f
 	}
 	if f := checkSysctls(pod, a.config.AllowedUnsafeSysctls); f != nil {
@@ -286,8 +303,8 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status
 	}
 	for name, wanted := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
 		limit, known := allocatable[name]
-		if !known || wanted.IsZero() {
-			continue // the node does not count it
+		if wanted.IsZero() || !known && (allocatable == nil || !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
+			continue // others count it, like a resource of the whole cluster; but the node has all huge pages that it reports
 		}
 		sum := used[name]
 		total := sum.DeepCopy()

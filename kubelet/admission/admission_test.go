@@ -32,9 +32,9 @@ func newAdmitter(t *testing.T, change func(*Deps, *Config)) *Admitter {
 	deps, config := Deps{
 		Node: func() *corev1.Node { return nil }, FreshNode: func() (*corev1.Node, error) { return nil, errors.New("no API server") },
 		Allocatable: func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("2")} },
-		Volumes:     func(*corev1.Pod) error { return nil },
-		Resources:   func(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources { return nil },
-	}, Config{MaxPods: 9}
+		Volumes:     func(*corev1.Pod) error { return nil }, GroupsPolicy: func(*corev1.Pod) error { return nil },
+		Resources: func(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources { return nil },
+	}, Config{MaxPods: 9, DeclaredFeatures: []string{"RestartAllContainersOnContainerExits"}, Version: "v1.36.3+berth.1"}
 	change(&deps, &config)
 	a, err := New(deps, config)
 	require.NoError(t, err)
@@ -65,6 +65,28 @@ func withCPU(amount string) func(*corev1.Pod) {
 	}
 }
 
+func withRequest(name corev1.ResourceName, amount string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{name: resource.MustParse(amount)}
+	}
+}
+
+func TestGroupsPolicyThatTheRuntimeLacks(t *testing.T) {
+	a := newAdmitter(t, func(d *Deps, _ *Config) {
+		d.GroupsPolicy = func(*corev1.Pod) error {
+			return errors.New("SupplementalGroupsPolicy=Strict is not supported in this node")
+		}
+	})
+	failure := a.Admit(testPod(), nil)
+	require.Equal(t, "SupplementalGroupsPolicyNotSupported", failure.Reason)
+	require.Contains(t, failure.Message, "SupplementalGroupsPolicy=Strict is not supported")
+}
+
+func TestVersionThatIsNone(t *testing.T) {
+	_, err := New(newAdmitter(t, func(*Deps, *Config) {}).deps, Config{Version: "yesterday"})
+	require.ErrorContains(t, err, `admission: Config.Version "yesterday"`)
+}
+
 func TestAdmission(t *testing.T) {
 	no := false
 	two := testPod()
@@ -83,6 +105,19 @@ func TestAdmission(t *testing.T) {
 		{name: "container's claim", pod: testPod(func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{}}
 		}), reason: ReasonUnsupported, says: "spec.containers[0].resources.claims"},
+		{name: "devices for an extended resource", pod: testPod(func(p *corev1.Pod) {
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{}
+		}), reason: ReasonUnsupported, says: "status.extendedResourceClaimStatus"},
+		{name: "feature that the node declares", pod: testPod(func(p *corev1.Pod) {
+			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
+				{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+		})},
+		{name: "feature that the node does not declare", pod: testPod(func(p *corev1.Pod) {
+			p.Spec.HostUsers, p.Spec.HostNetwork = &no, true
+		}), reason: "PodFeatureUnsupported", says: "not available: UserNamespacesHostNetworkSupport"},
+		{name: "resource that others count", pod: testPod(withRequest("example.com/gpu", "1"))},
+		{name: "huge pages that the node does not have", pod: testPod(withRequest("hugepages-1Gi", "1Gi")),
+			reason: "OutOfhugepages-1Gi", says: "requested: 1073741824, used: 0, capacity: 0"},
 		{name: "volume", pod: testPod(), volumes: errors.New("spec.volumes[x].nfs"), reason: ReasonUnsupported, says: "nfs"},
 		{name: "windows", pod: testPod(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }),
 			reason: "PodOSNotSupported"},

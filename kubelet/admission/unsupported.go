@@ -13,8 +13,12 @@ const ReasonUnsupported = "UnsupportedField"
 // volume manager.
 func unsupportedField(pod *corev1.Pod) string {
 	field := ""
-	if len(pod.Spec.ResourceClaims) > 0 {
+	switch {
+	case len(pod.Spec.ResourceClaims) > 0:
 		field = "spec.resourceClaims"
+	case pod.Status.ExtendedResourceClaimStatus != nil:
+		// The scheduler has allocated devices for an extended resource: without them the containers would start all the same.
+		field = "status.extendedResourceClaimStatus"
 	}
 	for _, list := range []struct {
 		name       string

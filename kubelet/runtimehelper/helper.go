@@ -51,6 +51,8 @@ type Config struct {
 	CPUQuotaPeriod time.Duration
 	// SeccompDefault gives containers that name no seccomp profile the runtime's.
 	SeccompDefault bool
+	// MemoryQoS reserves and throttles memory with cgroup v2; nil does neither.
+	MemoryQoS *cm.MemoryQoSConfig
 }
 
 // Deps holds what a Helper needs; all are required.
@@ -94,7 +96,8 @@ type Helper struct {
 	config  Config
 	deps    Deps
 	users   *userns.Manager
-	builder atomic.Pointer[kuberuntime.Builder] // replaced when the runtime has reported its features
+	builder atomic.Pointer[kuberuntime.Builder]        // replaced when the runtime has reported its features
+	runtime atomic.Pointer[runtimeapi.RuntimeFeatures] // nil while the runtime has not reported any
 	// warnNoDNS limits the warning that there are no cluster DNS servers to one event.
 	warnNoDNS sync.Once
 }
@@ -119,7 +122,23 @@ func (h *Helper) UpdateRuntimeStatus(resp *runtimeapi.StatusResponse) {
 			recursive = handler.GetFeatures().GetRecursiveReadOnlyMounts()
 		}
 	}
+	features := resp.GetFeatures()
+	if features == nil {
+		features = &runtimeapi.RuntimeFeatures{} // a runtime that is older than the field
+	}
+	h.runtime.Store(features)
 	h.rebuild(recursive)
+}
+
+// GroupsPolicy returns an error if the runtime is known not to support the Pod's supplementalGroupsPolicy.
+func (h *Helper) GroupsPolicy(pod *corev1.Pod) error {
+	features, sc := h.runtime.Load(), pod.Spec.SecurityContext
+	if features == nil || features.SupplementalGroupsPolicy || sc == nil || sc.SupplementalGroupsPolicy == nil ||
+		*sc.SupplementalGroupsPolicy != corev1.SupplementalGroupsPolicyStrict {
+		return nil
+	}
+	return fmt.Errorf("SupplementalGroupsPolicy=%s is not supported in this node: its container runtime is too old",
+		corev1.SupplementalGroupsPolicyStrict)
 }
 
 // rebuild replaces the builder of CRI configurations.
@@ -135,6 +154,11 @@ func (h *Helper) rebuild(recursiveReadOnly bool) {
 		h.deps.Logger.Warn("failed to read the machine's memory and swap", "error", err)
 	}
 	resources.MemoryCapacity, resources.SwapCapacity = info.Memory, info.Swap
+	resources.MemoryQoS = h.config.MemoryQoS
+	resources.AllocatableMemory = func() int64 {
+		allocatable := h.deps.Allocatable()
+		return allocatable.Memory().Value()
+	}
 	h.builder.Store(kuberuntime.NewBuilder(kuberuntime.Config{
 		PodLogsDir: h.config.PodLogsDir, SeccompRoot: filepath.Join(h.config.RootDir, "seccomp"), DNS: h.config.DNS,
 		Resources: resources, RecursiveReadOnly: recursiveReadOnly, SeccompDefault: h.config.SeccompDefault,
@@ -164,6 +188,9 @@ func (h *Helper) PreparePod(ctx context.Context, pod *corev1.Pod) error {
 func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (
 	*runtimeapi.PodSandboxConfig, string, error,
 ) {
+	if err := h.GroupsPolicy(pod); err != nil {
+		return nil, "", err
+	}
 	handler := ""
 	if name := pod.Spec.RuntimeClassName; name != nil && *name != "" {
 		class, err := h.deps.Client.NodeV1().RuntimeClasses().Get(ctx, *name, metav1.GetOptions{})
@@ -172,12 +199,16 @@ func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (
 		}
 		handler = class.Handler
 	}
+	volumes, err := h.deps.Volumes.PersistentVolumes(ctx, pod)
+	if err != nil {
+		return nil, "", err
+	}
 	users, err := h.userNamespace(pod)
 	if err != nil {
 		return nil, "", err
 	}
 	config, warnings, err := h.builder.Load().SandboxConfig(pod, attempt, kuberuntime.SandboxOptions{
-		CgroupParent: h.deps.Cgroups.CgroupParent(pod), UserNamespace: users,
+		CgroupParent: h.deps.Cgroups.CgroupParent(pod), UserNamespace: users, ExtraGroups: groupsOf(pod, volumes),
 	})
 	for _, w := range warnings {
 		h.warn(pod, w)
@@ -314,6 +345,11 @@ func (h *Helper) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Lin
 	return h.builder.Load().Resources(pod, c)
 }
 
+// SandboxResources implements podworker.Builder.
+func (h *Helper) SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
+	return h.builder.Load().SandboxResources(pod)
+}
+
 // ResizePod implements podworker.Builder.
 func (h *Helper) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error {
 	if !limited {
@@ -323,12 +359,12 @@ func (h *Helper) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) e
 	return err
 }
 
-// SetBurstableCPU implements podworker.Builder.
-func (h *Helper) SetBurstableCPU(ctx context.Context, milliCPU int64) error {
+// SetClassRequests implements podworker.Builder.
+func (h *Helper) SetClassRequests(ctx context.Context, requests cm.Requests) error {
 	if err := h.deps.NodeCgroups.Wait(ctx); err != nil {
 		return err
 	}
-	return h.deps.Cgroups.UpdateBurstable(ctx, milliCPU)
+	return h.deps.Cgroups.UpdateClasses(ctx, requests)
 }
 
 // ReleasePod implements podworker.Builder.

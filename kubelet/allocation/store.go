@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/podutil"
@@ -159,22 +160,24 @@ func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 			c.Resources = *resources.DeepCopy()
 		}
 	}
-	if held.PodLevelResources != nil {
-		out.Spec.Resources = held.PodLevelResources.DeepCopy()
-	}
+	out.Spec.Resources = held.PodLevelResources.DeepCopy()
 	return out
 }
 
-// Actuate records that a container has its allocated resources, in the runtime and in the Pod's cgroup.
+// Actuate records that a container has its allocated resources in the runtime. The first container of a Pod is created in
+// a cgroup with the allocated resources of the Pod as a whole.
 func (s *Store) Actuate(pod *corev1.Pod, container string) {
 	now := resourcesOf(pod)
-	granted, known := now.ContainerResources[container]
-	if !known {
+	granted, resizable := now.ContainerResources[container]
+	if !resizable {
 		return
 	}
 	s.change(func() {
-		held := s.actuated.pods[pod.UID]
-		next := Resources{ContainerResources: maps.Clone(held.ContainerResources), PodLevelResources: now.PodLevelResources}
+		held, known := s.actuated.pods[pod.UID]
+		next := Resources{ContainerResources: maps.Clone(held.ContainerResources), PodLevelResources: held.PodLevelResources}
+		if !known {
+			next.PodLevelResources = now.PodLevelResources
+		}
 		if next.ContainerResources == nil {
 			next.ContainerResources = map[string]corev1.ResourceRequirements{}
 		}
@@ -183,7 +186,20 @@ func (s *Store) Actuate(pod *corev1.Pod, container string) {
 	})
 }
 
-// HasPendingActuation reports whether a container of the Pod is recorded to have other resources than are allocated.
+// ActuatePod records that the cgroup of the Pod has the allocated resources of the Pod as a whole.
+func (s *Store) ActuatePod(pod *corev1.Pod) {
+	s.change(func() {
+		held, known := s.actuated.pods[pod.UID]
+		if !known {
+			return // no container has started yet
+		}
+		held.PodLevelResources = pod.Spec.Resources.DeepCopy()
+		s.actuated.put(pod.UID, held)
+	})
+}
+
+// HasPendingActuation reports whether a container of the Pod, or the Pod as a whole, is recorded to have other resources
+// than are allocated.
 func (s *Store) HasPendingActuation(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +207,10 @@ func (s *Store) HasPendingActuation(pod *corev1.Pod) bool {
 	if !known {
 		return false // as for every new Pod
 	}
-	allocated := resourcesOf(pod)
+	allocated, none := resourcesOf(pod), corev1.ResourceRequirements{}
+	if encode(ptr.Deref(recorded.PodLevelResources, none)) != encode(ptr.Deref(allocated.PodLevelResources, none)) {
+		return true
+	}
 	for name, actuated := range recorded.ContainerResources {
 		want, ok := allocated.ContainerResources[name]
 		if ok && encode(want) != encode(actuated) {

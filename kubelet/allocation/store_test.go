@@ -87,7 +87,34 @@ func TestSpecIsNotAllocation(t *testing.T) {
 		require.Equal(t, "9", granted.Spec.Resources.Limits.Cpu().String())
 		require.True(t, s.HasPendingActuation(granted), "allocated, and a crash came before it was actuated")
 		s.Actuate(granted, "app")
+		require.True(t, s.HasPendingActuation(granted), "the cgroup of the Pod follows its containers")
+		s.ActuatePod(granted)
 		require.False(t, s.HasPendingActuation(granted))
+	})
+}
+
+// TestWholePodIsRecorded changes the resources of a Pod as a whole alone, and adds them to a Pod that had none.
+func TestWholePodIsRecorded(t *testing.T) {
+	limit := func(cpu string) *corev1.Pod {
+		pod := sized("500m")
+		pod.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse(cpu)}}
+		return pod
+	}
+	dir := t.TempDir()
+	run(t, dir, func(s *allocation.Store) {
+		s.ActuatePod(limit("1"))
+		s.Allocate(limit("1"))
+		s.Actuate(limit("1"), "app")
+		require.False(t, s.HasPendingActuation(limit("1")), "a new Pod's cgroup has its resources before the first container")
+		s.Allocate(limit("2"))
+		require.True(t, s.HasPendingActuation(limit("2")))
+	})
+	run(t, dir, func(s *allocation.Store) {
+		require.True(t, s.HasPendingActuation(s.Allocated(limit("3"))))
+		s.ActuatePod(limit("2"))
+		require.False(t, s.HasPendingActuation(s.Allocated(limit("3"))))
+		s.Allocate(sized("500m"))
+		require.Nil(t, s.Allocated(limit("4")).Spec.Resources, "none were allocated")
 	})
 }
 

@@ -218,7 +218,7 @@ func TestLegacy(t *testing.T) {
 	parent, err := m.EnsurePod(ctx, pod)
 	require.NoError(t, err)
 	require.Equal(t, root+"/kubepods/burstable/podu-1", parent)
-	require.NoError(t, m.UpdateBurstable(ctx, 500))
+	require.NoError(t, m.UpdateClasses(ctx, Requests{BurstableCPU: 500}))
 	found, err := FindHierarchies()
 	require.NoError(t, err)
 	dirs := map[string]string{}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -156,7 +157,7 @@ func (l Limits) only(controller string) Limits {
 	case "cpu":
 		return Limits{CPUShares: l.CPUShares, CPUQuota: l.CPUQuota, CPUPeriod: l.CPUPeriod}
 	case "memory":
-		return Limits{Memory: l.Memory}
+		return Limits{Memory: l.Memory, MemoryMin: l.MemoryMin, MemoryLow: l.MemoryLow}
 	case "pids":
 		return Limits{Pids: l.Pids}
 	case "hugetlb":
@@ -179,6 +180,15 @@ func (l Limits) resources(unified bool) *cgroupslib.Resources {
 	}
 	if l.Pids != 0 {
 		r.PidsLimit = &l.Pids
+	}
+	for key, value := range map[string]*int64{MemoryMin: l.MemoryMin, MemoryLow: l.MemoryLow} {
+		if !unified || value == nil {
+			continue
+		}
+		if r.Unified == nil {
+			r.Unified = map[string]string{}
+		}
+		r.Unified[key] = strconv.FormatInt(*value, 10)
 	}
 	for size, limit := range l.Hugepages {
 		r.HugetlbLimit = append(r.HugetlbLimit, &cgroupslib.HugepageLimit{Pagesize: size, Limit: limit})

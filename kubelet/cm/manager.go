@@ -110,10 +110,16 @@ func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.Resou
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), limitsFor(resources))
 }
 
-// UpdateBurstable sets the CPU shares of the cgroup of all Burstable Pods for the sum of their requests, in thousandths of a
-// CPU.
-func (m *Manager) UpdateBurstable(ctx context.Context, milliCPU int64) error {
-	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milliCPU)})
+// UpdateClasses sets the CPU shares of the cgroup of all Burstable Pods for the sum of their requests, and with memory QoS
+// how much memory the cgroups of the classes reserve.
+func (m *Manager) UpdateClasses(ctx context.Context, requests Requests) error {
+	all, burstable := classLimits(requests, m.config.Resources)
+	if all.MemoryMin != nil {
+		if err := m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), all); err != nil {
+			return err
+		}
+	}
+	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), burstable)
 }
 
 // CgroupParent returns the cgroup in which the runtime creates the Pod's sandbox and containers.

@@ -39,8 +39,9 @@ type NodeCgroupsConfig struct {
 	Enforcement Enforcement
 	// FailCgroupV1 and FailSwapOn reject a machine that has only cgroup v1, or swap.
 	FailCgroupV1, FailSwapOn bool
-	// SingleProcessOOMKill is checked against what the machine can do.
+	// SingleProcessOOMKill and MemoryQoS are checked against what the machine can do.
 	SingleProcessOOMKill *bool
+	MemoryQoS            bool
 }
 
 // NodeCgroupsDeps holds what NodeCgroups need; all are required.
@@ -116,6 +117,9 @@ func (n *NodeCgroups) Preflight() error {
 		return errors.New("singleProcessOOMKill: false needs cgroup v2, which this machine does not have")
 	}
 	n.warnCgroupV1(unified)
+	if n.config.MemoryQoS && !unified {
+		n.deps.Logger.Warn("MemoryQoS has no effect: it needs cgroup v2, which this machine does not have")
+	}
 	if !n.config.FailSwapOn {
 		return nil
 	}

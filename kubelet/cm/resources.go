@@ -65,6 +65,10 @@ type ResourceOptions struct {
 	SwapCapacity int64
 	// HugePageSizes are the sizes of huge pages, like "2MB", that the kernel can limit.
 	HugePageSizes []string
+	// MemoryQoS reserves and throttles memory where the node has cgroup v2 only; nil does neither.
+	MemoryQoS *MemoryQoSConfig
+	// AllocatableMemory returns how much memory the node gives to Pods, in bytes, 0 while that is not known; it may be nil.
+	AllocatableMemory func() int64
 }
 
 // DetectResourceOptions returns what can be read from the kernel: Unified, Swap, HugePageSizes. The caller sets the
@@ -124,6 +128,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container,
 		r.CpuQuota = Quota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
 	limitSwap(r, opts, swapLimit(pod, c, opts))
+	setMemoryQoS(r, pod, c, opts)
 	return r
 }
 
@@ -173,7 +178,9 @@ type Limits struct {
 	// CPUQuota and CPUPeriod are in microseconds; a quota of -1 means no limit.
 	CPUQuota, CPUPeriod int64
 	Memory              int64 // bytes; -1 means no limit
-	Pids                int64 // processes; -1 means no limit
+	// MemoryMin and MemoryLow are bytes that the kernel reclaims never, or last; nil leaves them unchanged. Cgroup v2 only.
+	MemoryMin, MemoryLow *int64
+	Pids                 int64 // processes; -1 means no limit
 	// Hugepages are bytes by size, like "2MB".
 	Hugepages map[string]uint64
 }
@@ -202,6 +209,7 @@ func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
 		return result
 	}
 	result.CPUShares = Shares(requests.Cpu().MilliValue())
+	result.reservePodMemory(pod, requests, opts)
 	if cpuLimited && !limits.Cpu().IsZero() {
 		result.CPUPeriod, result.CPUQuota = opts.period(), Quota(limits.Cpu().MilliValue(), opts.period())
 		if opts.NoCPUQuota {

@@ -103,25 +103,19 @@ func (b *Builder) linuxSandbox(pod *corev1.Pod, opts SandboxOptions) (*runtimeap
 		CgroupParent:    opts.CgroupParent,
 		SecurityContext: sc,
 		Sysctls:         map[string]string{},
-		Resources:       b.sandboxResources(pod),
 	}
+	config.Resources, config.Overhead = b.SandboxResources(pod)
 	if pod.Spec.SecurityContext != nil {
 		for _, sysctl := range pod.Spec.SecurityContext.Sysctls {
 			config.Sysctls[SysctlName(sysctl.Name)] = sysctl.Value
 		}
 	}
-	if len(pod.Spec.Overhead) > 0 {
-		config.Overhead = &runtimeapi.LinuxContainerResources{
-			CpuShares:          cm.Shares(pod.Spec.Overhead.Cpu().MilliValue()),
-			MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value(),
-		}
-	}
 	return config, nil
 }
 
-// sandboxResources returns what all containers of the Pod need together, for runtimes that size a virtual machine for
-// it. The overhead is not included, since it is passed separately.
-func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerResources {
+// SandboxResources returns what all containers of the Pod need together, for runtimes that size a virtual machine for it,
+// and separately what the runtime itself needs, nil if the Pod has no overhead.
+func (b *Builder) SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
 	requests, limits := resourcehelper.PodRequests(pod, opts), resourcehelper.PodLimits(pod, opts)
 	r := &runtimeapi.LinuxContainerResources{
@@ -135,7 +129,13 @@ func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerRe
 		}
 		r.CpuQuota = cm.Quota(limits.Cpu().MilliValue(), r.CpuPeriod)
 	}
-	return r
+	if len(pod.Spec.Overhead) > 0 {
+		overhead = &runtimeapi.LinuxContainerResources{
+			CpuShares:          cm.Shares(pod.Spec.Overhead.Cpu().MilliValue()),
+			MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value(),
+		}
+	}
+	return r, overhead
 }
 
 // SysctlName returns a sysctl's name with dots between its parts. In the form with slashes a dot belongs to a part, such

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -41,6 +43,9 @@ type Runtime interface {
 	) (*runtimeapi.UpdateContainerResourcesResponse, error)
 	RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RemoveContainerResponse, error)
+	// UpdatePodSandboxResources notifies the runtime of what all containers of a Pod get together.
+	UpdatePodSandboxResources(ctx context.Context, in *runtimeapi.UpdatePodSandboxResourcesRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.UpdatePodSandboxResourcesResponse, error)
 	// PodSandboxStats reads the memory that a Pod uses, before its limits become lower.
 	PodSandboxStats(ctx context.Context, in *runtimeapi.PodSandboxStatsRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.PodSandboxStatsResponse, error)
@@ -121,11 +126,13 @@ type Builder interface {
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
 	// Resources returns the runtime's resources of a container; nil if they are not known yet.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
+	// SandboxResources returns the resources of all containers of a Pod together, and what the runtime itself needs for it
+	// (nil for nothing).
+	SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources)
 	// ResizePod sets the limits of the Pod's cgroup to those of its spec, or removes them while its containers change.
 	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
-	// SetBurstableCPU sets the CPU weight of the cgroup of all Burstable Pods for the sum of their requests, in thousandths
-	// of a CPU.
-	SetBurstableCPU(ctx context.Context, milliCPU int64) error
+	// SetClassRequests sets the limits of the cgroups of the classes of Pods for the sums of what their Pods request.
+	SetClassRequests(ctx context.Context, requests cm.Requests) error
 	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.
 	ReleasePod(ctx context.Context, uid types.UID) error
@@ -153,9 +160,11 @@ type Allocations interface {
 	Allocated(pod *corev1.Pod) *corev1.Pod
 	// HasPendingActuation reports whether a container is known to have other resources than were allocated.
 	HasPendingActuation(pod *corev1.Pod) bool
-	// Allocate records that the resources of the Pod's spec are allocated, Actuate that one of its containers has them.
+	// Allocate records that the resources of the Pod's spec are allocated, Actuate that one of its containers has them, and
+	// ActuatePod that the cgroup of the Pod has them.
 	Allocate(pod *corev1.Pod)
 	Actuate(pod *corev1.Pod, container string)
+	ActuatePod(pod *corev1.Pod)
 	Forget(uid types.UID)
 }
 
@@ -166,6 +175,7 @@ func (noAllocations) Allocated(*corev1.Pod) *corev1.Pod    { return nil }
 func (noAllocations) HasPendingActuation(*corev1.Pod) bool { return false }
 func (noAllocations) Allocate(*corev1.Pod)                 {}
 func (noAllocations) Actuate(*corev1.Pod, string)          {}
+func (noAllocations) ActuatePod(*corev1.Pod)               {}
 func (noAllocations) Forget(types.UID)                     {}
 
 // Config are the values a Manager works with.
@@ -177,6 +187,8 @@ type Config struct {
 	HostIPs func() []string
 	// MaxBackoff is the longest backoff of a crash loop; kuberuntime.MaxBackoff if zero.
 	MaxBackoff time.Duration
+	// CountMemory counts the memory that Pods request for Builder.SetClassRequests, not only their CPU.
+	CountMemory bool
 }
 
 func (c Config) withDefaults() Config {
@@ -189,8 +201,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Deps are what a Manager needs from others. Optional are Allocations, Metrics, Timeline, Recorder, Logger, Clock
-// and OnPodGone. It has many fields because a worker does each step of a Pod's life with another component.
+// Deps are what a Manager needs from others. Optional are Allocations, Metrics, Tracer, Timeline, Recorder, Logger,
+// Clock and OnPodGone. It has many fields because a worker does each step of a Pod's life with another component.
 type Deps struct {
 	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
@@ -209,10 +221,12 @@ type Deps struct {
 	Metrics  Metrics
 	// Allocations may be nil: then what was allocated follows from statuses alone.
 	Allocations Allocations
-	Timeline    *timeline.Recorder
-	Recorder    record.EventRecorder
-	Logger      *slog.Logger
-	Clock       clock.Clock
+	// Tracer makes the spans of syncs; nil makes none.
+	Tracer   trace.Tracer
+	Timeline *timeline.Recorder
+	Recorder record.EventRecorder
+	Logger   *slog.Logger
+	Clock    clock.Clock
 }
 
 // complete checks the required dependencies and fills in the optional ones.

@@ -11,8 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
@@ -215,9 +217,9 @@ func (a *admitter) callCount(what string) int {
 type builder struct {
 	mu      sync.Mutex
 	resized []bool // calls of ResizePod
-	// burstable are the values of SetBurstableCPU; the next call fails with burstableErr.
-	burstable    []int64
-	burstableErr error
+	// classes are the values of SetClassRequests; the next call fails with classesErr.
+	classes    []cm.Requests
+	classesErr error
 	// prepareErr is what the next PreparePod fails with.
 	prepareErr error
 }
@@ -284,25 +286,30 @@ func (b *builder) ResizePod(_ context.Context, _ *corev1.Pod, limited bool) erro
 	return nil
 }
 
-func (b *builder) SetBurstableCPU(_ context.Context, milliCPU int64) error {
+func (b *builder) SetClassRequests(_ context.Context, requests cm.Requests) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.burstableErr; err != nil {
-		b.burstableErr = nil
+	if err := b.classesErr; err != nil {
+		b.classesErr = nil
 		return err
 	}
-	b.burstable = append(b.burstable, milliCPU)
+	b.classes = append(b.classes, requests)
 	return nil
 }
 
-// burstableCPU returns the last value of SetBurstableCPU, -1 if there was none.
+func (*builder) SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	return &runtimeapi.LinuxContainerResources{CpuShares: 2 + requests.Cpu().MilliValue()}, nil
+}
+
+// burstableCPU returns the CPU of the last call of SetClassRequests, -1 if there was none.
 func (b *builder) burstableCPU() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.burstable) == 0 {
+	if len(b.classes) == 0 {
 		return -1
 	}
-	return b.burstable[len(b.burstable)-1]
+	return b.classes[len(b.classes)-1].BurstableCPU
 }
 
 func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,7 @@ type fixture struct {
 	recorder *recorder
 	hooks    *hooks
 	metrics  *countingMetrics
+	tracer   trace.Tracer    // of the next start
 	gone     func(types.UID) // set before there are Pods
 	watcher  *pleg.Watcher
 	manager  *podworker.Manager
@@ -73,7 +75,7 @@ func (f *fixture) start() {
 	manager, err := podworker.New(podworker.Deps{
 		Signals: signals, Runtime: f.runtime, Reader: watcher, Images: pulls, Volumes: f.volumes, Statuses: f.statuses,
 		Probes: probes{}, Hooks: f.hooks, Builder: f.builder, Admitter: f.admitter, Clock: f.clock,
-		Recorder: f.recorder, Allocations: grants, Metrics: f.metrics,
+		Recorder: f.recorder, Allocations: grants, Metrics: f.metrics, Tracer: f.tracer,
 		OnPodGone: func(uid types.UID) {
 			if f.gone != nil {
 				f.gone(uid)

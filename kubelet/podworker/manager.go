@@ -39,8 +39,8 @@ type Manager struct {
 	ready     chan struct{}
 	markReady func()
 	// resizes are the requests for resources that wait for their worker or for the node.
-	resizes   map[*worker]*resizeRequest
-	burstable burstableCPU
+	resizes map[*worker]*resizeRequest
+	classes classRequests
 }
 
 var _ config.Handler = (*Manager)(nil)
@@ -53,7 +53,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	config, ready := config.withDefaults(), make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
-		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstable: burstableCPU{changed: wakeup.NewSignal()}, resizes: map[*worker]*resizeRequest{},
+		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), classes: classRequests{changed: wakeup.NewSignal()}, resizes: map[*worker]*resizeRequest{},
 	}, nil
 }
 
@@ -70,7 +70,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.pendingWorkers = nil
 	m.mu.Unlock()
-	m.group.Go(func() { m.syncBurstable(ctx) })
+	m.group.Go(func() { m.syncClasses(ctx) })
 	for ctx.Err() == nil {
 		select {
 		case <-m.deps.Signals.pending.C():
@@ -126,7 +126,7 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
 	if rejected == nil {
-		m.countBurstable(w, w.pod)
+		m.countRequests(w, w.pod)
 		m.recoverResize(w)
 	}
 	m.addWorker(w)
@@ -173,7 +173,7 @@ func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sourcesReady = true
-	m.burstable.changed.Notify()
+	m.classes.changed.Notify()
 	m.evaluateResizes(nil, triggerStart)
 	m.stopOrphans()
 }
@@ -279,7 +279,7 @@ func (m *Manager) removeWorker(w *worker) {
 	m.deps.OnPodGone(w.uid) // the source of static Pods may now deliver the next Pod, even with the same UID
 	m.mu.Lock()
 	delete(m.workers, w.uid)
-	m.countBurstable(w, nil)
+	m.countRequests(w, nil)
 	if again := w.recreated; again != nil {
 		m.deps.Metrics.Restarted(podutil.IsStatic(again))
 		m.deps.Logger.Info("Pod was recreated with the same UID; restarting its lifecycle",

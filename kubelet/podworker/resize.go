@@ -3,7 +3,6 @@ package podworker
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -34,7 +33,10 @@ type resize struct {
 	pending *status.Failure
 	cgroup  cgroupState
 	// requested are the resources last set on a running container, by its id.
-	requested         map[string]*runtimeapi.LinuxContainerResources
+	requested map[string]*runtimeapi.LinuxContainerResources
+	// sandbox are the resources last set on the sandbox sandboxID; nil if they are not known.
+	sandbox           *runtimeapi.LinuxContainerResources
+	sandboxID         string
 	pendingContainers map[string]bool // names of containers without the allocated resources
 	lastErr           string
 	inProgress        bool // a change is under way, and its end is reported
@@ -57,7 +59,7 @@ const (
 // updatePod sets a new version of the Pod from the source. Its allocated resources stay.
 func (w *worker) updatePod(pod *corev1.Pod) {
 	w.recordResizeRequest(w.resize.desired, pod)
-	w.resize.desired = pod
+	w.resize.desired, w.updated = pod, true
 	w.pod = withResources(pod, w.pod)
 }
 
@@ -87,7 +89,20 @@ func initialAllocation(pod *corev1.Pod) *corev1.Pod {
 	}
 	restore(out.Spec.Containers, pod.Status.ContainerStatuses)
 	restore(out.Spec.InitContainers, pod.Status.InitContainerStatuses)
+	if own, effective := out.Spec.Resources, pod.Status.Resources; own != nil && effective != nil {
+		restoreList(own.Requests, effective.Requests)
+		restoreList(own.Limits, effective.Limits)
+	}
 	return out
+}
+
+// restoreList replaces amounts by those of the status, which has more names: sums where the Pod as a whole sets none.
+func restoreList(own, effective corev1.ResourceList) {
+	for name := range own {
+		if amount, ok := effective[name]; ok {
+			own[name] = amount
+		}
+	}
 }
 
 // isResizeDeferred reports whether the Pod's status says that its resize waits for resources.
@@ -224,68 +239,51 @@ func (w *worker) updatePendingContainers(actions kuberuntime.Actions) []kuberunt
 
 // actuateOp is one step towards the allocated resources.
 func (w *worker) actuateOp(todo []kuberuntime.Resize, from cgroupState, limit bool) func(ctx context.Context) func() {
-	pod, sandboxID := w.pod, ""
+	step := &actuation{
+		deps: &w.m.deps, pod: w.pod, todo: todo, unlimit: from == cgroupStale, limit: limit, reached: from,
+	}
 	if len(w.runtime.Sandboxes) > 0 {
-		sandboxID = w.runtime.Sandboxes[0].Id
+		step.sandboxID = w.runtime.Sandboxes[0].Id
+		step.sandbox = w.sandboxResources(step.sandboxID)
 	}
 	return func(ctx context.Context) func() {
-		reached, done := from, []kuberuntime.Resize(nil)
-		err := w.checkMemory(ctx, pod, sandboxID, todo)
+		err := w.checkMemory(ctx, step.pod, step.sandboxID, todo)
 		if err == nil {
-			reached, done, err = w.applyResources(ctx, pod, todo, from == cgroupStale, limit)
+			err = step.run(ctx)
 		}
 		return func() {
 			w.invalidate()
-			r := &w.resize
-			for _, change := range done {
-				r.requested[change.Status.ID] = change.Want
-				w.m.deps.Allocations.Actuate(pod, change.Container.Name)
-			}
-			if sameResources(pod, w.pod) {
-				r.cgroup = reached
-			} else {
-				r.cgroup = cgroupStale // another change was allocated meanwhile
-			}
-			if err != nil {
-				w.recordResizeResult(false)
-				if message := errorMessage(err); message != r.lastErr {
-					r.lastErr = message
-					w.eventWarning("", "ResizeError", "Pod resize error: %s", message)
-				}
-				w.failStep(ctx, opResize, err)
-				return
-			}
-			r.lastErr = ""
-			w.retries.done(opResize)
+			w.actuated(ctx, step, err)
 		}
 	}
 }
 
-// applyResources changes the cgroup and the containers, and returns how far it came.
-func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, unlimit, limit bool) (
-	reached cgroupState, done []kuberuntime.Resize, err error,
-) {
-	if unlimit {
-		if err := w.m.deps.Builder.ResizePod(ctx, pod, false); err != nil {
-			return cgroupStale, nil, err
+// actuated records how far a step has come.
+func (w *worker) actuated(ctx context.Context, step *actuation, err error) {
+	r := &w.resize
+	for _, change := range step.done {
+		r.requested[change.Status.ID] = change.Want
+		w.m.deps.Allocations.Actuate(step.pod, change.Container.Name)
+	}
+	r.sandbox, r.sandboxID = step.sandbox, step.sandboxID
+	r.cgroup = step.reached
+	if !sameResources(step.pod, w.pod) {
+		r.cgroup = cgroupStale // another change was allocated meanwhile
+	}
+	if r.cgroup == cgroupCurrent {
+		w.m.deps.Allocations.ActuatePod(step.pod)
+	}
+	if err != nil {
+		w.recordResizeResult(false)
+		if message := errorMessage(err); message != r.lastErr {
+			r.lastErr = message
+			w.eventWarning("", "ResizeError", "Pod resize error: %s", message)
 		}
+		w.failStep(ctx, opResize, err)
+		return
 	}
-	for _, change := range todo {
-		_, err := w.m.deps.Runtime.UpdateContainerResources(uncancelled(ctx), &runtimeapi.UpdateContainerResourcesRequest{
-			ContainerId: change.Status.ID, Linux: change.Want,
-		})
-		if ignoreNotFound(err) != nil {
-			return cgroupUnlimited, done, fmt.Errorf("change resources of container %q: %w", change.Container.Name, err)
-		}
-		done = append(done, change)
-	}
-	if !limit {
-		return cgroupUnlimited, done, nil
-	}
-	if err := w.m.deps.Builder.ResizePod(ctx, pod, true); err != nil {
-		return cgroupUnlimited, done, err
-	}
-	return cgroupCurrent, done, nil
+	r.lastErr = ""
+	w.retries.done(opResize)
 }
 
 // status returns the resize for status.Compute.
@@ -294,14 +292,17 @@ func (r *resize) status() *status.Resize {
 	if r.pending == nil && !progress {
 		return nil
 	}
-	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, PendingContainers: r.pendingContainers}
+	return &status.Resize{
+		Pending: r.pending, InProgress: progress, Error: r.lastErr, PendingContainers: r.pendingContainers,
+		PodPending: r.cgroup != cgroupCurrent,
+	}
 }
 
 // release records that a Pod does not use resources of the node any more.
 func (m *Manager) release(w *worker) {
 	w.released.Store(true)
 	m.mu.Lock()
-	m.countBurstable(w, nil)
+	m.countRequests(w, nil)
 	m.mu.Unlock()
 	m.retryDeferred(triggerEnd)
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -65,6 +67,66 @@ func TestResizeInPlace(t *testing.T) {
 	f.builder.mu.Lock()
 	defer f.builder.mu.Unlock()
 	require.Equal(t, []bool{false, true}, f.builder.resized, "the Pod's cgroup loses its limits first")
+}
+
+// TestSandboxIsResized raises and then lowers a Pod's resources: the runtime learns of them once each time, and a runtime
+// that cannot use them does not keep the Pod from having them.
+func TestSandboxIsResized(t *testing.T) {
+	f := newFixture(t)
+	p := sized("20m", "30Mi")
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	p = resized(p, "40m", "30Mi")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitStatus(p.UID, "raised", resizedTo(2, "40m"))
+	p = resized(p, "10m", "30Mi")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitStatus(p.UID, "lowered", resizedTo(3, "10m"))
+	var shares []int64
+	for _, r := range f.runtime.SandboxResources() {
+		shares = append(shares, r.CpuShares)
+	}
+	require.Equal(t, []int64{42, 12}, shares)
+
+	f.runtime.FailNext("UpdatePodSandboxResources", grpcstatus.Error(codes.Unimplemented, "unknown method"))
+	p = resized(p, "50m", "30Mi")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitStatus(p.UID, "resized", resizedTo(4, "50m"))
+	f.runtime.FailNext("UpdatePodSandboxResources", errors.New("no memory left for the virtual machine"))
+	p = resized(p, "60m", "30Mi")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	s := f.waitStatus(p.UID, "failed", func(s corev1.PodStatus) bool {
+		c := findCondition(s, corev1.PodResizeInProgress)
+		return c != nil && c.Reason == corev1.PodReasonError
+	})
+	require.Contains(t, findCondition(s, corev1.PodResizeInProgress).Message, "no memory left")
+}
+
+// TestWholePodIsResized changes the resources of a Pod as a whole: no container changes, and the status has the former ones
+// until the cgroup has the new ones.
+func TestWholePodIsResized(t *testing.T) {
+	f := newFixture(t)
+	p := sized("20m", "30Mi", func(p *corev1.Pod) {
+		p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}
+	})
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
+	require.Equal(t, "100m", s.AllocatedResources.Cpu().String())
+	require.Equal(t, "100m", s.Resources.Requests.Cpu().String())
+
+	f.runtime.FailNext("UpdatePodSandboxResources", errors.New("busy"))
+	p = p.DeepCopy()
+	p.Generation++
+	p.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("200m")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	s = f.waitStatus(p.UID, "allocated", func(s corev1.PodStatus) bool { return s.AllocatedResources.Cpu().String() == "200m" })
+	require.Equal(t, "100m", s.Resources.Requests.Cpu().String(), "not in effect yet")
+	f.waitFor("the retry", func() bool {
+		f.clock.Step(time.Second)
+		s, _ := f.statuses.Get(p.UID)
+		return s.Resources.Requests.Cpu().String() == "200m" && findCondition(s, corev1.PodResizeInProgress) == nil
+	})
+	require.Zero(t, f.runtime.Calls("UpdateContainerResources"))
 }
 
 // TestInitContainerIsResizedInPlace resizes a Pod whose regular init container runs.

@@ -104,7 +104,7 @@ func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	failure := request.failure
 	if failure == nil {
 		w.sharedPod.Store(desired)
-		m.countBurstable(w, desired)
+		m.countRequests(w, desired)
 	}
 	if failure == nil || failure.Reason != corev1.PodReasonDeferred {
 		delete(m.resizes, w)

@@ -204,6 +204,8 @@ func (w *worker) gcContainers(ctx context.Context, actions kuberuntime.Actions) 
 		return
 	}
 	w.startOp(ctx, opGC, op{}, func(ctx context.Context) func() {
+		ctx, span := w.startGCSpan(ctx)
+		defer span.End()
 		var errs []error
 		for _, c := range dead {
 			errs = append(errs, w.removeContainer(ctx, c))

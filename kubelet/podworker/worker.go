@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -48,10 +49,10 @@ type worker struct {
 	lastState atomic.Pointer[WorkerState]
 
 	// The manager's mu guards these three: the Pod is gone from its source; the source has it again since, so that it
-	// starts anew when nothing of it is left; the CPU that the manager counts for it.
+	// starts anew when nothing of it is left; the requests that the manager counts for it.
 	removedFromSource bool
 	recreated         *corev1.Pod
-	burstableCPU      int64
+	counted           cm.Requests
 
 	mu    sync.Mutex // guards inbox
 	inbox []func()
@@ -62,6 +63,7 @@ type worker struct {
 	runtimeOnly   bool
 	pod           *corev1.Pod
 	state         state
+	updated       bool            // its source has sent another version since the last sync
 	removed       bool            // gone from the source
 	rejected      *status.Failure // why it was not admitted
 	failure       *status.Failure // why it ends as failed
@@ -226,6 +228,9 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 		return false
 	}
 	w.transition()
+	ctx, span := w.startSpan(ctx)
+	defer span.release()
+	w.updated = false
 	switch w.state {
 	case syncing:
 		w.sync(ctx)
@@ -349,8 +354,10 @@ func (w *worker) wakeAt(t time.Time) {
 func (w *worker) startOp(ctx context.Context, key string, o op, fn func(ctx context.Context) func()) {
 	ctx, o.cancel = context.WithCancel(ctx)
 	w.ops[key] = &o
+	span := holdSyncSpan(ctx)
 	w.running.Go(func() {
 		after := fn(ctx)
+		span.release()
 		w.post(func() {
 			delete(w.ops, key)
 			after()

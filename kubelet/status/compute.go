@@ -35,8 +35,10 @@ type Resize struct {
 	// InProgress says that the allocated resources are not in effect yet, and Error why.
 	InProgress bool
 	Error      string
-	// PendingContainers are the names of the containers that still have their former resources.
+	// PendingContainers are the names of the containers that still have their former resources, and PodPending says that
+	// the Pod as a whole has.
 	PendingContainers map[string]bool
+	PodPending        bool
 }
 
 // Probes returns the results of a container's probes, by runtime id. A container without such a probe counts as started
@@ -101,6 +103,7 @@ func Compute(in Input) corev1.PodStatus {
 	setContainerStatuses(&in, &out)
 	setPhase(&in, &out)
 	setConditions(&in, &out)
+	setPodResources(&in, &out)
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -22,20 +23,22 @@ type Runtime struct {
 
 	clock clock.PassiveClock
 
-	mu              sync.Mutex // guards all below
-	next            int
-	sandboxes       map[string]*runtimeapi.PodSandboxStatus
-	containers      map[string]*runtimeapi.ContainerStatus
-	sandboxOf       map[string]string
-	images          map[string]*runtimeapi.Image
-	calls           map[string]int
-	failures        map[string][]error
-	gates           map[string]chan struct{}
-	streams         map[*stream]struct{}
-	exits           map[string]int32
-	interruptStarts bool // see InterruptStarts
-	cgroupDriver    *runtimeapi.CgroupDriver
-	memoryUsage     map[string]uint64 // by container name
+	mu         sync.Mutex // guards all below
+	next       int
+	sandboxes  map[string]*runtimeapi.PodSandboxStatus
+	containers map[string]*runtimeapi.ContainerStatus
+	sandboxOf  map[string]string
+	images     map[string]*runtimeapi.Image
+	calls      map[string]int
+	failures   map[string][]error
+	// sandboxResources are those of UpdatePodSandboxResources.
+	sandboxResources []*runtimeapi.LinuxContainerResources
+	gates            map[string]chan struct{}
+	streams          map[*stream]struct{}
+	exits            map[string]int32
+	interruptStarts  bool // see InterruptStarts
+	cgroupDriver     *runtimeapi.CgroupDriver
+	memoryUsage      map[string]uint64 // by container name
 }
 
 // New returns a Runtime without sandboxes, containers and images.
@@ -302,6 +305,29 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, in *runtimeapi.U
 	}
 	c.Resources = &runtimeapi.ContainerResources{Linux: in.Linux}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// UpdatePodSandboxResources implements the CRI.
+func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, in *runtimeapi.UpdatePodSandboxResourcesRequest,
+	_ ...grpc.CallOption,
+) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	if err := r.enter(ctx, "UpdatePodSandboxResources"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sandboxes[in.PodSandboxId] == nil {
+		return nil, status.Errorf(codes.NotFound, "sandbox %q not found", in.PodSandboxId)
+	}
+	r.sandboxResources = append(r.sandboxResources, in.Resources)
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+// SandboxResources returns the resources of all calls of UpdatePodSandboxResources.
+func (r *Runtime) SandboxResources() []*runtimeapi.LinuxContainerResources {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.sandboxResources)
 }
 
 // StopContainer implements the CRI.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -65,13 +66,14 @@ func TestBurstableCPUFollowsActivePods(t *testing.T) {
 	becomes(0)
 	f.builder.mu.Lock()
 	defer f.builder.mu.Unlock()
-	require.Equal(t, []int64{200, 500, 750, 450, 0}, f.builder.burstable, "one write for each change")
+	require.Equal(t, []cm.Requests{{BurstableCPU: 200}, {BurstableCPU: 500}, {BurstableCPU: 750}, {BurstableCPU: 450}, {}},
+		f.builder.classes, "one write for each change")
 }
 
 // TestBurstableCPUIsRetried lets the write fail once.
 func TestBurstableCPUIsRetried(t *testing.T) {
 	f := newFixture(t)
-	f.builder.burstableErr = errors.New("read-only")
+	f.builder.classesErr = errors.New("read-only")
 	f.add(burstable("a", "200m"))
 	f.manager.SourcesReady()
 	f.waitFor("the retry", func() bool { f.clock.Step(time.Second); return f.builder.burstableCPU() == 200 })
@@ -98,7 +100,7 @@ func TestBurstableCPUAfterARestart(t *testing.T) {
 	f.waitFor("written again", func() bool {
 		f.builder.mu.Lock()
 		defer f.builder.mu.Unlock()
-		return len(f.builder.burstable) == 2
+		return len(f.builder.classes) == 2
 	})
 	require.EqualValues(t, 200, f.builder.burstableCPU())
 }

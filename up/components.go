@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/network"
@@ -42,6 +45,7 @@ type components struct {
 	services    *group // what Pods reach each other by
 	kubelet     currentKubelet
 	claimEvents claimEvents
+	tracing     *sdktrace.TracerProvider // nil if the environment requests no traces
 }
 
 // currentKubelet is the kubelet that runs now, or ran last.
@@ -56,8 +60,12 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	c.superviseIn(u.node, "timeline", c.newAPIWatch)
 	c.superviseIn(u.node, "stage metrics", c.newStageMetrics)
 	c.superviseIn(u.node, "explain socket", c.newTimelineServer)
-	if traces.Enabled(os.Getenv) {
-		c.superviseIn(u.node, "traces", c.newTraceExporter)
+	if tracing.Enabled(os.Getenv) {
+		var err error
+		if u.tracing, err = tracing.FromEnvironment(ctx, "berth", traces.IDs()); err != nil {
+			return nil, err
+		}
+		c.superviseIn(u.node, "traces", u.newTraceExporter)
 	}
 	for _, part := range []struct {
 		name  string
@@ -86,6 +94,7 @@ func (c *Cluster) runs(component string) bool { return !slices.Contains(c.config
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
 // then the Pods, and last what Pods reach each other by.
 func (u *components) stop(ctx context.Context) error {
+	defer u.stopTracing(ctx)
 	defer u.services.stop()
 	u.controllers.stop()
 	u.node.stop()
@@ -106,6 +115,16 @@ func (u *components) stop(ctx context.Context) error {
 		return fmt.Errorf("stop the Pods: %w", err)
 	}
 	return nil
+}
+
+// stopTracing sends the last traces, within OTEL_EXPORTER_OTLP_TIMEOUT.
+func (u *components) stopTracing(ctx context.Context) {
+	if u.tracing == nil {
+		return
+	}
+	if err := u.tracing.Shutdown(ctx); err != nil {
+		u.cluster.logger.Warn("cannot send the last traces", "error", err)
+	}
 }
 
 // newKubelet returns the kubelet of this machine.
@@ -131,8 +150,13 @@ func (u *components) newKubelet() (runFunc, error) {
 	}
 	thresholds := node.DefaultThresholds()
 	thresholds.DiskAvailableCap = EnoughFreeBytes
+	var provider trace.TracerProvider
+	if u.tracing != nil {
+		provider = u.tracing
+	}
 	k, err := agent.New(agent.Deps{
-		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		TracerProvider: provider,
+		Client:         client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
 		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
 		Node: agent.NodeConfig{

@@ -89,14 +89,9 @@ func (c *Cluster) newAPIWatch() (runFunc, error) {
 }
 
 // newTraceExporter returns the component that exports each Pod's stages as a trace, as the OTEL_* variables configure.
-func (c *Cluster) newTraceExporter() (runFunc, error) {
-	return func(ctx context.Context) error {
-		tracer, err := traces.FromEnvironment(ctx, c.logger)
-		if err != nil {
-			return err
-		}
-		return tracer.Start(ctx, c.timeline)
-	}, nil
+func (u *components) newTraceExporter() (runFunc, error) {
+	tracer := traces.New(u.tracing, u.cluster.logger)
+	return func(ctx context.Context) error { return tracer.Start(ctx, u.cluster.timeline) }, nil
 }
 
 // newStageMetrics returns the component that counts the stages for /metrics of the kubelet and of the socket.

@@ -86,7 +86,11 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
 		f.run = nil // --csi-driver alone runs only that driver's sidecars
 	}
-	records, registries := newTimelineServer(f.socket), &metricsserver.Registries{}
+	records, err := newTimelineServer(cmd.Context(), f.socket)
+	if err != nil {
+		return err
+	}
+	registries := &metricsserver.Registries{}
 	var components []component
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(f.run))) {
 		c, err := f.controller(name, config, client, records.recorder, registries.New(name))

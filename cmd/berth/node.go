@@ -48,6 +48,7 @@ type nodeFlags struct {
 	manifests, manifestURL string
 	resources              resourceFlags
 	images                 imageFlags
+	containerLogs          logFlags
 	healthzPort            int
 	dns                    []string
 	domain, socket         string
@@ -70,6 +71,7 @@ func newNode() *cobra.Command {
 	addNodeFlags(cmd, &flags)
 	addNodeServerFlags(cmd, &flags)
 	flags.images.add(cmd.Flags())
+	flags.containerLogs.add(cmd.Flags())
 	return cmd
 }
 
@@ -152,11 +154,14 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	records := newTimelineServer(f.socket)
+	records, err := newTimelineServer(ctx, f.socket)
+	if err != nil {
+		return err
+	}
 	k, err := agent.New(agent.Deps{
 		Client: client, LeaseClient: leases, Timeline: records.recorder, Logger: logger,
-		Collectors: append(id.metrics, records.stages),
-		OnIdle:     memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
+		Collectors: append(id.metrics, records.stages), TracerProvider: records.tracerProvider(),
+		OnIdle: memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
 		OnNodeIPsChanged: func(ips []net.IP) {
 			id.conns.CloseAll()
 			if err := id.onAddressesChanged(ips); err != nil {
@@ -247,7 +252,7 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (agent
 		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
 	}
 	f.images.set(&config)
-	return config, f.resources.apply(&config)
+	return config, errors.Join(f.containerLogs.apply(&config), f.resources.apply(&config))
 }
 
 // addressTimeout bounds the DNS lookup of the API server's name.

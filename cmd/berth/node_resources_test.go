@@ -38,3 +38,21 @@ func TestResourceFlagsAreApplied(t *testing.T) {
 		require.ErrorAs(t, err, new(usageError))
 	}
 }
+
+func TestLogFlagsAreApplied(t *testing.T) {
+	apply := func(args ...string) (agent.Config, error) {
+		var flags logFlags
+		set := pflag.NewFlagSet("node", pflag.ContinueOnError)
+		flags.add(set)
+		require.NoError(t, set.Parse(args))
+		var config agent.Config
+		return config, flags.apply(&config)
+	}
+	config, err := apply("--container-log-max-size=1Mi", "--container-log-max-files=3")
+	require.NoError(t, err)
+	require.Equal(t, agent.LogsConfig{MaxSize: 1 << 20, MaxFiles: 3}, config.Logs)
+	for _, flag := range []string{"--container-log-max-size=large", "--container-log-max-size=-1", "--container-log-max-files=1"} {
+		_, err := apply(flag)
+		require.ErrorAs(t, err, new(usageError), flag)
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -61,6 +63,23 @@ func TestCallsAreBoundedAndObserved(t *testing.T) {
 	_, err = client.Status(context.Background(), &runtimeapi.StatusRequest{})
 	require.True(t, cri.IsUnimplemented(err))
 	require.Equal(t, []string{"Versionfalse", "Statustrue"}, seen)
+}
+
+// TestSpansOfCalls makes a call: its span names the method, and the runtime gets the span's identity.
+func TestSpansOfCalls(t *testing.T) {
+	socket, a := filepath.Join(t.TempDir(), "s"), &versionService{deadline: make(chan bool, 1)}
+	defer serve(t, socket, a)()
+	recorder := tracetest.NewSpanRecorder()
+	client, err := cri.New(cri.Deps{
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)),
+	}, cri.Config{Endpoint: socket})
+	require.NoError(t, err)
+	defer client.Close()
+	_, err = client.Version(t.Context(), &runtimeapi.VersionRequest{})
+	require.NoError(t, err)
+	<-a.deadline
+	require.Len(t, recorder.Ended(), 1)
+	require.Equal(t, "runtime.v1.RuntimeService/Version", recorder.Ended()[0].Name())
 }
 
 func TestConnectionIsAnEvent(t *testing.T) {

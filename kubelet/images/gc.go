@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +70,8 @@ type CollectorDeps struct {
 	// Recorder and Node are used for the events FreeDiskSpaceFailed and ImageGCFailed; the Recorder may be nil.
 	Recorder record.EventRecorder
 	Node     *corev1.ObjectReference
+	// Tracer makes a span for each collection; nil makes none.
+	Tracer trace.Tracer
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
@@ -110,6 +114,9 @@ func NewCollector(deps CollectorDeps, config CollectorConfig) (*Collector, error
 	if deps.Node == nil {
 		deps.Node = &corev1.ObjectReference{Kind: "Node"}
 	}
+	if deps.Tracer == nil {
+		deps.Tracer = noop.Tracer{}
+	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -147,6 +154,8 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // collect removes unused images if they are too old or the disk is too full.
 func (c *Collector) collect(ctx context.Context) error {
+	ctx, span := c.deps.Tracer.Start(ctx, "Images/GarbageCollect")
+	defer span.End()
 	unused, err := c.listUnused(ctx)
 	if err != nil {
 		return err

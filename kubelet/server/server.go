@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 	"k8s.io/apiserver/pkg/server/healthz"
 
@@ -108,6 +109,8 @@ type Deps struct {
 	RequestMetrics *RequestMetrics
 	// Flags are the command line's flags by name, for /flagz, which is not served without them.
 	Flags map[string]string
+	// TracerProvider makes a span for each request; nil makes none.
+	TracerProvider trace.TracerProvider
 	// Checks are the checks of /healthz besides ping.
 	Checks []healthz.HealthChecker
 	Logger *slog.Logger
@@ -159,7 +162,7 @@ func New(deps Deps, config Config) (*Server, error) {
 		addressesChanged: wakeup.NewSignal(), addresses: slices.Clone(config.Addresses),
 		conns: make(map[net.Conn]struct{}),
 	}
-	s.handler = s.trackHandlers(deps.RequestMetrics.Instrument("readwrite", deps.Auth.authorize(config.NodeName, deps.Logger, s.routes())))
+	s.handler = s.trackHandlers(s.traced(deps.RequestMetrics.Instrument("readwrite", deps.Auth.authorize(config.NodeName, deps.Logger, s.routes()))))
 	return s, nil
 }
 

@@ -1,5 +1,5 @@
 // Package traces sends timeline's stages of Pods to an OpenTelemetry collector: one trace for each Pod, whose ID is the
-// Pod's UID, so that a trace can be found from the Pod without a search. It is set up by the standard OTEL_* variables.
+// Pod's UID, so that a trace can be found from the Pod without a search.
 package traces
 
 import (
@@ -7,14 +7,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,53 +22,28 @@ import (
 // bufferSize is how many changes wait for the SDK, which only queues them.
 const bufferSize = 4096
 
-// Enabled reports whether the environment requests traces: an OTLP endpoint is set, and neither the SDK nor the exporter of
-// traces is switched off.
-func Enabled(getenv func(string) string) bool {
-	if strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
-		return false
-	}
-	if exporter := getenv("OTEL_TRACES_EXPORTER"); exporter != "" && exporter != "otlp" {
-		return false
-	}
-	return getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
-}
-
 // Tracer turns stages into spans. Start may be called once.
 type Tracer struct {
-	exporter sdktrace.SpanExporter
+	provider *sdktrace.TracerProvider
 	logger   *slog.Logger
 }
 
-// FromEnvironment returns a Tracer that sends over OTLP/HTTP to the endpoint of the OTEL_* variables. It does not connect
-// yet. The logger may be nil.
-func FromEnvironment(ctx context.Context, logger *slog.Logger) (*Tracer, error) {
-	exporter, err := otlptracehttp.New(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("set up traces by OTEL_EXPORTER_OTLP_*: %w", err)
-	}
-	return New(exporter, logger), nil
-}
-
-// New returns a Tracer that sends its spans to the exporter, which it shuts down in the end. The logger may be nil.
-func New(exporter sdktrace.SpanExporter, logger *slog.Logger) *Tracer {
+// New returns a Tracer that sends its spans to the provider, which must have been made with IDs. The logger may be nil.
+func New(provider *sdktrace.TracerProvider, logger *slog.Logger) *Tracer {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	return &Tracer{exporter: exporter, logger: logger}
+	return &Tracer{provider: provider, logger: logger}
 }
 
-// Start sends what rec records of Pods until ctx ends, then what is still queued.
+// IDs is the option of the provider of a Tracer.
+func IDs() sdktrace.TracerProviderOption { return sdktrace.WithIDGenerator(idGenerator{}) }
+
+// Start sends what rec records of Pods until ctx ends, then what is still queued. The provider can be used further.
 func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
-	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the default name.
-	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "berth")), resource.WithFromEnv())
-	if err != nil {
-		return fmt.Errorf("set up traces by OTEL_RESOURCE_ATTRIBUTES: %w", err)
-	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))
-	tracer := provider.Tracer("github.com/berth-dev/berth/timeline")
+	tracer := t.provider.Tracer("github.com/berth-dev/berth/timeline")
 	for ended := false; !ended; {
 		select {
 		case <-sub.C():
@@ -85,7 +57,7 @@ func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	if lost := sub.Dropped(); lost > 0 {
 		t.logger.Warn("stages came too fast to be traced", "lost", lost)
 	}
-	if err := provider.Shutdown(context.WithoutCancel(ctx)); err != nil { // bounded by OTEL_EXPORTER_OTLP_TIMEOUT
+	if err := t.provider.ForceFlush(context.WithoutCancel(ctx)); err != nil { // bounded by OTEL_EXPORTER_OTLP_TIMEOUT
 		t.logger.Warn("cannot send the last traces", "error", err)
 	}
 	return nil

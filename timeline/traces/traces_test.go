@@ -3,8 +3,6 @@ package traces_test
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/traces"
 )
@@ -53,7 +52,10 @@ func record(t *testing.T, tracer *traces.Tracer) {
 
 func TestOneTraceForEachPod(t *testing.T) {
 	exporter := &memoryExporter{}
-	record(t, traces.New(exporter, nil))
+	provider, err := tracing.New(t.Context(), exporter, "berth", traces.IDs())
+	require.NoError(t, err)
+	record(t, traces.New(provider, nil))
+	require.NoError(t, provider.Shutdown(t.Context()))
 	names := make(map[string]sdktrace.ReadOnlySpan)
 	for _, span := range exporter.spans {
 		require.Equal(t, "67b1a0c25d0e4f7b9d5c0123456789ab", span.SpanContext().TraceID().String(), "the Pod's UID")
@@ -66,30 +68,4 @@ func TestOneTraceForEachPod(t *testing.T) {
 	sandbox := names[timeline.StageSandbox]
 	require.Equal(t, root.SpanContext().SpanID(), sandbox.Parent().SpanID())
 	require.Equal(t, "no address left", sandbox.Status().Description)
-}
-
-func TestTheEnvironmentSaysWhere(t *testing.T) {
-	paths := make(chan string, 8)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
-	defer server.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
-	tracer, err := traces.FromEnvironment(t.Context(), nil)
-	require.NoError(t, err)
-	record(t, tracer)
-	require.Equal(t, "/v1/traces", <-paths)
-}
-
-func TestEnabled(t *testing.T) {
-	for _, test := range []struct {
-		env  map[string]string
-		want bool
-	}{
-		{map[string]string{}, false},
-		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, true},
-		{map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "otlp"}, true},
-		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "TRUE"}, false},
-		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"}, false},
-	} {
-		require.Equal(t, test.want, traces.Enabled(func(name string) string { return test.env[name] }), test.env)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -56,6 +57,9 @@ type base struct {
 	// ctx ends with Close: it is the context of calls that are given none.
 	ctx    context.Context //nolint:containedctx // see above
 	cancel context.CancelFunc
+	// tracing makes the agent's spans; nil for none. shutdownTracing sends the last ones.
+	tracing         trace.TracerProvider
+	shutdownTracing func(context.Context) error
 }
 
 // newBase checks the configuration and sets defaults.
@@ -75,6 +79,10 @@ func newBase(deps Deps, config Config) (*base, error) {
 		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name)
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if b.tracing, b.shutdownTracing, err = newTracing(b.ctx, &deps, &config); err != nil {
+		b.cancel()
+		return nil, err
+	}
 	return b, nil
 }
 
@@ -92,6 +100,7 @@ func New(deps Deps, config Config) (*Agent, error) {
 	a, err := compose(base)
 	if err != nil {
 		base.cancel()
+		base.stopTracing(context.Background())
 		return nil, err
 	}
 	return a, nil
@@ -139,15 +148,16 @@ func newHousekeeping(base *base, runtime *runtimeComponents, node *nodeComponent
 ) (*housekeeping.Manager, error) {
 	config, deps := &base.config, &base.deps
 	return housekeeping.New(housekeeping.Deps{
-		Runtime: runtime.client, Workers: pods.workers, Statuses: pods.mirrors, Volumes: storage.volumes, Cgroups: node.cgroups,
+		Runtime: runtime.client, Workers: pods.workers, PodEvents: base.podEvents, Volumes: storage.volumes, Cgroups: node.cgroups,
 		Allocations: node.allocations, Links: runtime.links,
 		Images: housekeeping.ImageObserver{
 			Listed: node.pullRecords.Reconcile, Removed: node.manager.ImagesChanged, Count: base.metrics.images.CountRemoved,
 		},
-		Ready:    []<-chan struct{}{pods.workers.Ready(), node.nodeCgroups.Ready()},
-		Recorder: deps.Recorder, Clock: deps.Clock, Logger: deps.Logger,
+		Ready:  []<-chan struct{}{pods.workers.Ready(), node.nodeCgroups.Ready()},
+		Tracer: base.tracer(), Recorder: deps.Recorder, Clock: deps.Clock, Logger: deps.Logger,
 	}, housekeeping.Config{
 		NodeName: config.Node.Name, PodLogsDir: config.Logs.PodsDir, LogMaxSize: config.Logs.MaxSize, LogMaxFiles: config.Logs.MaxFiles,
+		LogWorkers: config.Logs.MaxWorkers, LogPeriod: config.Logs.MonitorPeriod,
 		ImageGCHigh: config.Images.GCHigh, ImageGCLow: config.Images.GCLow, ImageMaxAge: config.Images.MaxAge,
 	})
 }
@@ -225,6 +235,7 @@ func (a *Agent) run(ctx context.Context) error {
 		}
 		defer stop()
 	}
+	defer a.base.stopTracing(ctx)
 	if err := a.prepare(); err != nil {
 		return err
 	}

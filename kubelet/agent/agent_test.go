@@ -7,12 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-dev/berth/kubelet/util/oom"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/util/oom"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -29,7 +32,12 @@ func TestConfigIsChecked(t *testing.T) {
 		"Config.Images.CredentialProviders": func(c *Config) { c.Images.CredentialProviders = "x" },
 		"Config.Pods.Max":                   func(c *Config) { c.Pods.Max = -1 },
 		"Config.Cgroups.CPUQuotaPeriod":     func(c *Config) { c.Cgroups.CPUQuotaPeriod = time.Microsecond },
-		"enforceNodeAllocatable":            func(c *Config) { c.Cgroups.Enforcement.Enforce = []string{"all"} },
+		"Config.Logs.MonitorPeriod":         func(c *Config) { c.Logs.MonitorPeriod = time.Millisecond },
+		"memoryThrottlingFactor 2":          func(c *Config) { c.Cgroups.MemoryQoS = &cm.MemoryQoSConfig{ThrottlingFactor: 2} },
+		"tracing.samplingRatePerMillion": func(c *Config) {
+			c.Tracing = &tracingapi.TracingConfiguration{SamplingRatePerMillion: ptr.To[int32](-1)}
+		},
+		"enforceNodeAllocatable": func(c *Config) { c.Cgroups.Enforcement.Enforce = []string{"all"} },
 	} {
 		config := valid
 		change(&config)

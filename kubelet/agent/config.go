@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -23,6 +24,7 @@ const (
 	defaultResolvConf          = "/etc/resolv.conf"
 	defaultShutdownGracePeriod = 10 * time.Second
 	defaultMaxPods             = 110
+	minLogMonitorPeriod        = time.Second
 )
 
 // Bounds of CgroupConfig.CPUQuotaPeriod, which are the kernel's.
@@ -58,6 +60,8 @@ type Config struct {
 	Static StaticConfig
 	// OOMScoreAdj is the oom_score_adj of this process; nil leaves it.
 	OOMScoreAdj *int
+	// Tracing says where spans are sent over OTLP/gRPC, and how many; nil sends none, unless Deps has a TracerProvider.
+	Tracing *tracingapi.TracingConfiguration
 }
 
 // NodeConfig describes the Node object.
@@ -87,6 +91,10 @@ type LogsConfig struct {
 	// many files each container has at most; 5 if zero.
 	MaxSize  int64
 	MaxFiles int
+	// MaxWorkers is how many logs are rotated at once; 1 if zero. MonitorPeriod is the longest time between two checks of a
+	// log that is written to; 10 s if zero, at least 1 s.
+	MaxWorkers    int
+	MonitorPeriod time.Duration
 }
 
 // LockConfig names the lock file.
@@ -126,6 +134,9 @@ type CgroupConfig struct {
 	CPUQuotaPeriod time.Duration
 	// Enforcement says what is reserved for the node's own daemons, and what cgroups enforce.
 	Enforcement cm.Enforcement
+	// MemoryQoS reserves and throttles the memory of Pods with cgroup v2, as the feature gate MemoryQoS of Kubernetes does,
+	// which is off by default; nil does neither.
+	MemoryQoS *cm.MemoryQoSConfig
 	// KubeletCgroups and SystemCgroups name the cgroups of the node's own daemons for statistics; empty ones are found out.
 	KubeletCgroups, SystemCgroups string
 }
@@ -227,11 +238,14 @@ func (c *Config) complete() error {
 		return errors.New("agent: Config.Images.CredentialProviders and CredentialProvidersDir must be set together")
 	case c.Pods.Max < 0:
 		return fmt.Errorf("agent: Config.Pods.Max %d is negative", c.Pods.Max)
+	case c.Logs.MonitorPeriod != 0 && c.Logs.MonitorPeriod < minLogMonitorPeriod:
+		return fmt.Errorf("agent: Config.Logs.MonitorPeriod %s: want at least %s", c.Logs.MonitorPeriod, minLogMonitorPeriod)
 	}
 	if period := c.Cgroups.CPUQuotaPeriod; period != 0 && (period < MinCPUQuotaPeriod || period > MaxCPUQuotaPeriod) {
 		return fmt.Errorf("agent: Config.Cgroups.CPUQuotaPeriod %s: want %s to %s", period, MinCPUQuotaPeriod, MaxCPUQuotaPeriod)
 	}
-	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate()); err != nil {
+	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate(), c.Cgroups.MemoryQoS.Validate(),
+		validateTracing(c.Tracing)); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)

@@ -41,7 +41,12 @@ func configz(c *Config, driver cm.Driver) map[string]any {
 		CPUCFSQuota: ptr.To(!c.Cgroups.NoCPUQuota), CPUCFSQuotaPeriod: &metav1.Duration{Duration: quotaPeriod(c)},
 		SeccompDefault: &c.Pods.SeccompDefault, SingleProcessOOMKill: c.Cgroups.SingleProcessOOMKill, FailSwapOn: &c.Cgroups.FailSwapOn, FailCgroupV1: &c.Cgroups.FailV1,
 		StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL, RegisterWithTaints: c.Node.Taints,
-		AllowedUnsafeSysctls: c.Pods.AllowedUnsafeSysctls,
+		AllowedUnsafeSysctls: c.Pods.AllowedUnsafeSysctls, Tracing: c.Tracing,
+	}
+	if memory := c.Cgroups.MemoryQoS; memory != nil {
+		out.FeatureGates = map[string]bool{"MemoryQoS": true}
+		out.MemoryThrottlingFactor = ptr.To(cmp.Or(memory.ThrottlingFactor, cm.DefaultMemoryThrottlingFactor))
+		out.MemoryReservationPolicy = cmp.Or(memory.ReservationPolicy, configv1beta1.NoneMemoryReservationPolicy)
 	}
 	setImageFields(out, c)
 	setServerFields(out, &c.Server)
@@ -67,6 +72,8 @@ func setImageFields(out *configv1beta1.KubeletConfiguration, c *Config) {
 	size := cmp.Or(c.Logs.MaxSize, rotate.DefaultMaxSize)
 	out.ContainerLogMaxSize = resource.NewQuantity(size, resource.BinarySI).String()
 	out.ContainerLogMaxFiles = ptr.To(int32(cmp.Or(c.Logs.MaxFiles, rotate.DefaultMaxFiles)))
+	out.ContainerLogMaxWorkers = ptr.To(int32(cmp.Or(c.Logs.MaxWorkers, rotate.DefaultWorkers)))
+	out.ContainerLogMonitorInterval = &metav1.Duration{Duration: cmp.Or(c.Logs.MonitorPeriod, rotate.DefaultPeriod)}
 	if c.Pods.MaxBackoff > 0 {
 		out.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: c.Pods.MaxBackoff}
 	}

@@ -7,9 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/server"
 )
@@ -44,6 +47,10 @@ func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 	require.True(t, *c.CPUCFSQuota)
 	require.Equal(t, 100*time.Millisecond, c.CPUCFSQuotaPeriod.Duration)
 	require.False(t, *c.SeccompDefault)
+	require.EqualValues(t, 1, *c.ContainerLogMaxWorkers)
+	require.Equal(t, 10*time.Second, c.ContainerLogMonitorInterval.Duration)
+	require.Nil(t, c.MemoryThrottlingFactor)
+	require.Nil(t, c.Tracing)
 
 	c = shown(func(config *Config) {
 		config.Images.MaxParallelPulls, config.Images.PullQPS, config.Images.PullBurst, config.Images.GCHigh, config.Images.GCLow = 1, 5, 10, 85, 80
@@ -52,7 +59,16 @@ func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 		config.Server.HealthzAddress, config.Server.NoDebugging, config.Server.LogDir, config.Server.LogQuery = "127.0.0.1:10248", true, "/var/log", true
 		config.Server.Profiling, config.Server.Contention = true, true
 		config.Pods.SeccompDefault, config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod = true, true, time.Millisecond
+		config.Logs.MaxWorkers, config.Logs.MonitorPeriod = 3, 5*time.Second
+		config.Cgroups.MemoryQoS = &cm.MemoryQoSConfig{ReservationPolicy: kubeletconfig.TieredReservationMemoryReservationPolicy}
+		config.Tracing = &tracingapi.TracingConfiguration{Endpoint: ptr.To("127.0.0.1:1")}
 	})
+	require.EqualValues(t, 3, *c.ContainerLogMaxWorkers)
+	require.Equal(t, 5*time.Second, c.ContainerLogMonitorInterval.Duration)
+	require.True(t, c.FeatureGates["MemoryQoS"])
+	require.InDelta(t, 0.9, *c.MemoryThrottlingFactor, 0)
+	require.Equal(t, kubeletconfig.TieredReservationMemoryReservationPolicy, c.MemoryReservationPolicy)
+	require.Equal(t, "127.0.0.1:1", *c.Tracing.Endpoint)
 	require.True(t, *c.SeccompDefault)
 	require.False(t, *c.CPUCFSQuota)
 	require.Equal(t, time.Millisecond, c.CPUCFSQuotaPeriod.Duration)

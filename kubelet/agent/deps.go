@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -33,6 +34,8 @@ type Deps struct {
 	// Runtime replaces the connection to Config.Runtime.Endpoint.
 	Runtime  container.Runtime
 	Timeline *timeline.Recorder
+	// TracerProvider makes the agent's spans, in place of Config.Tracing. Its owner shuts it down.
+	TracerProvider trace.TracerProvider
 	// Recorder takes events. If it is nil they are written with EventClient, or else with Client.
 	Recorder    record.EventRecorder
 	EventClient typedcorev1.EventsGetter

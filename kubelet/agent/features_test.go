@@ -21,6 +21,6 @@ func TestDeclaredFeatures(t *testing.T) {
 			missing = append(missing, feature.Name())
 		}
 	}
-	require.ElementsMatch(t, []string{"InPlacePodLevelResourcesVerticalScaling", "UserNamespacesHostNetworkSupport"}, missing,
+	require.ElementsMatch(t, []string{"UserNamespacesHostNetworkSupport"}, missing,
 		"does the kubelet have the new one?")
 }

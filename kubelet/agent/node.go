@@ -62,6 +62,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}
 	resources := cm.DetectResourceOptions()
 	resources.NoCPUQuota, resources.QuotaPeriod = config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod.Microseconds()
+	resources.MemoryQoS = config.Cgroups.MemoryQoS
 	if n.cgroups, err = cm.New(cm.Deps{Logger: base.logger("cgroups")}, cm.Config{
 		CgroupRoot: config.Cgroups.Root, Driver: config.Cgroups.Driver, PodPidsLimit: config.Cgroups.PodPidsLimit,
 		Resources: resources,
@@ -74,6 +75,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}, cm.NodeCgroupsConfig{
 		Driver: config.Cgroups.Driver, Enforcement: config.Cgroups.Enforcement, FailCgroupV1: config.Cgroups.FailV1,
 		FailSwapOn: config.Cgroups.FailSwapOn, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
+		MemoryQoS: config.Cgroups.MemoryQoS != nil,
 	})
 	return n, err
 }

@@ -111,7 +111,7 @@ func newRuntimeHelper(base *base, n *nodeComponents, s *storageComponents, alloc
 		NodeName: config.Node.Name, RootDir: config.RootDir, PodLogsDir: config.Logs.PodsDir, HostsFile: config.HostsFile,
 		DNS: config.DNS, SwapBehavior: config.Cgroups.SwapBehavior, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
 		NoCPUQuota: config.Cgroups.NoCPUQuota, CPUQuotaPeriod: config.Cgroups.CPUQuotaPeriod,
-		SeccompDefault: config.Pods.SeccompDefault,
+		SeccompDefault: config.Pods.SeccompDefault, MemoryQoS: config.Cgroups.MemoryQoS,
 	})
 	return services, helper, err
 }
@@ -128,8 +128,11 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	}
 	admitter, err := admission.New(admission.Deps{
 		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
-		Resources: p.helper.Resources, Handlers: deps.AdmitHandlers,
-	}, admission.Config{MaxPods: config.Pods.Max, AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls})
+		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources, Handlers: deps.AdmitHandlers,
+	}, admission.Config{
+		MaxPods: config.Pods.Max, AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
+		Version: config.Node.Version,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -137,9 +140,10 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		Runtime: runtime.client, Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
 		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Signals: base.signals,
 		OnPodGone: base.podEvents.Removed, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
-		Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
+		Tracer: base.tracer(), Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
 	}, podworker.Config{
 		RuntimeName: runtime.name.get, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,
+		CountMemory: config.Cgroups.MemoryQoS.Reserves(),
 	})
 }
 

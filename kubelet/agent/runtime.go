@@ -77,7 +77,7 @@ func newRuntime(base *base) (*runtimeComponents, error) {
 	r := &runtimeComponents{client: base.deps.Runtime}
 	if r.client == nil {
 		runtimeMetrics := metrics.NewRuntime(base.metrics.main)
-		client, err := cri.New(cri.Deps{Observe: runtimeMetrics.Observe, Clock: base.deps.Clock},
+		client, err := cri.New(cri.Deps{Observe: runtimeMetrics.Observe, Clock: base.deps.Clock, TracerProvider: base.tracing},
 			cri.Config{Endpoint: base.config.Runtime.Endpoint})
 		if err != nil {
 			return nil, err

@@ -71,7 +71,7 @@ func (s *serverComponents) deps(base *base, n *nodeComponents, auth server.Auth)
 	return server.Deps{
 		Host: s.host, Auth: auth, Metrics: base.metrics.served, ProbeMetrics: base.metrics.probes, Stats: s.stats,
 		Configz:        func() map[string]any { return configz(&base.config, n.cgroups.Driver()) },
-		RequestMetrics: base.metrics.requests, Flags: base.deps.Flags, Checks: s.checks, Logger: base.deps.Logger,
+		RequestMetrics: base.metrics.requests, TracerProvider: base.tracing, Flags: base.deps.Flags, Checks: s.checks, Logger: base.deps.Logger,
 	}
 }
 

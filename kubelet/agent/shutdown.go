@@ -37,6 +37,7 @@ func (a *Agent) Cleanup(ctx context.Context) error {
 // Close ends the connections to the runtime and to CSI drivers. Nothing may be called afterwards.
 func (a *Agent) Close() error {
 	a.base.cancel()
+	a.base.stopTracing(context.Background())
 	a.storage.drivers.Close()
 	return a.runtime.close()
 }

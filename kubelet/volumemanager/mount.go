@@ -195,6 +195,7 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	if err != nil {
 		return err
 	}
+	m.setResolved(state, v.Name, request.Spec)
 	expandedTo := expand.InitialSize(request)
 	mount, err := m.attachAndSetUp(ctx, plugin, request)
 	if err != nil {

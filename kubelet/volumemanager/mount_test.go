@@ -281,6 +281,38 @@ func TestMountContinuesWithAClaimEvent(t *testing.T) {
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 }
 
+// TestVolumesOfClaimsAreKnownBeforeTheyAreMounted waits for the PersistentVolumes of a Pod, which are known as soon as its
+// claims are.
+func TestVolumesOfClaimsAreKnownBeforeTheyAreMounted(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a", claimVolume("data", "c"))
+	none, err := f.PersistentVolumes(t.Context(), pod("b", emptyDir("v")))
+	require.NoError(t, err)
+	require.Empty(t, none)
+	found := make(chan []*corev1.PersistentVolume, 1)
+	go func() {
+		volumes, _ := f.PersistentVolumes(t.Context(), p)
+		found <- volumes
+	}()
+	done := f.startMount(p)
+	require.Contains(t, f.nextEvent(), `"c" not found`)
+	require.Empty(t, found)
+	claim, pv, _ := f.newLocalClaim("c")
+	f.create(claim, pv, newNode())
+	f.waitForWatch("persistentvolumeclaims")
+	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
+	volumes := <-found
+	require.Len(t, volumes, 1)
+	require.Equal(t, pv.Name, volumes[0].Name)
+	require.NoError(t, f.result(done))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = f.PersistentVolumes(ctx, pod("d", claimVolume("data", "missing")))
+	require.ErrorContains(t, err, "wait for the claims of pod ns/pod-d to be bound")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+}
+
 func TestGenericEphemeralVolumeIsThePodsOwnClaim(t *testing.T) {
 	f := newFixture(t)
 	claim, pv, _ := f.newLocalClaim("pod-a-scratch")

@@ -62,10 +62,12 @@ type podState struct {
 
 	pod                 *corev1.Pod // the latest version
 	mounted             map[string]*mountedVolume
-	terminating         map[string]*mountedVolume // what was mounted when Unmount began, until all of it is unmounted
-	lastEvents          map[string]lastEvent      // by volume, the failure of the last event
-	retry               wakeup.Broadcast          // something changed, so what failed may succeed now
-	refreshRetryPending bool                      // a failed refresh will be retried
+	resolved            map[string]*corev1.PersistentVolume // of claims, from before they are mounted
+	resolvedOne         wakeup.Broadcast                    // resolved has one more
+	terminating         map[string]*mountedVolume           // what was mounted when Unmount began, until all of it is unmounted
+	lastEvents          map[string]lastEvent                // by volume, the failure of the last event
+	retry               wakeup.Broadcast                    // something changed, so what failed may succeed now
+	refreshRetryPending bool                                // a failed refresh will be retried
 }
 
 // mountedVolume is a volume that is set up.
@@ -87,7 +89,7 @@ type lastEvent struct {
 func newPodState(uid types.UID) *podState {
 	return &podState{
 		uid: uid, closing: make(chan struct{}),
-		mounted: make(map[string]*mountedVolume), lastEvents: make(map[string]lastEvent),
+		mounted: make(map[string]*mountedVolume), resolved: make(map[string]*corev1.PersistentVolume), lastEvents: make(map[string]lastEvent),
 	}
 }
 

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,11 +20,13 @@ func TestDeclaredFeatures(t *testing.T) {
 	node, err := c.client().CoreV1().Nodes().Get(t.Context(), homeNode, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+		"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits",
 	}, node.Status.DeclaredFeatures)
 	t.Run("restart of all containers", func(t *testing.T) { checkRestartAll(t, c) })
 	t.Run("WebSockets to the kubelet", func(t *testing.T) { checkWebSockets(t, c) })
 	t.Run("resize of an init container", func(t *testing.T) { checkInitResize(t, c) })
+	t.Run("resize of a whole Pod", func(t *testing.T) { checkPodResize(t, c) })
 	c.mustRun("kubectl", "delete", "pods", "--all", "--wait=true", "--timeout=2m")
 	c.stop()
 	require.Empty(t, c.leftovers())
@@ -85,4 +88,40 @@ func checkInitResize(t *testing.T, c *cluster) {
 	require.Contains(t, c.mustRun("kubectl", "exec", "resized", "-c", "first", "--", "/bin/busybox", "sh", "-c", quota+"; true"), "20000")
 	c.mustRun("kubectl", "exec", "resized", "-c", "first", "--", "/bin/busybox", "touch", "/go")
 	c.waitPod("name=resized", "ready", isReady)
+}
+
+// checkPodResize changes the CPU and memory of a Pod as a whole while it runs: its containers have no limits of their own, so
+// theirs change with it, without a restart.
+func checkPodResize(t *testing.T, c *cluster) {
+	const limits = `cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max /sys/fs/cgroup/memory/memory.limit_in_bytes ` +
+		`/sys/fs/cgroup/memory.max 2>/dev/null; true`
+	resources := func(cpu, memory string) string {
+		amounts := `{"cpu": "` + cpu + `", "memory": "` + memory + `"}`
+		return `"resources": {"requests": ` + amounts + `, "limits": ` + amounts + `}`
+	}
+	c.apply(podManifest("whole", shell(sleepScript, ""), resources("100m", "64Mi")))
+	inEffect := func(cpu, memory string) func(*corev1.Pod) bool {
+		return func(pod *corev1.Pod) bool {
+			s := pod.Status
+			return isReady(pod) && s.QOSClass == corev1.PodQOSGuaranteed && s.AllocatedResources.Cpu().String() == cpu &&
+				s.Resources != nil && s.Resources.Limits.Cpu().String() == cpu && s.Resources.Limits.Memory().String() == memory &&
+				s.ContainerStatuses[0].RestartCount == 0
+		}
+	}
+	has := func(quota string, bytes int) {
+		t.Helper()
+		got := c.mustRun("kubectl", "exec", "whole", "--", "/bin/busybox", "sh", "-c", limits)
+		require.Contains(t, got, quota)
+		require.Contains(t, got, strconv.Itoa(bytes))
+	}
+	c.waitPod("name=whole", "ready with its resources", inEffect("100m", "64Mi"))
+	has("10000", 64<<20)
+	for _, size := range []struct {
+		cpu, memory, quota string
+		bytes              int
+	}{{"200m", "128Mi", "20000", 128 << 20}, {"150m", "96Mi", "15000", 96 << 20}} {
+		c.mustRun("kubectl", "patch", "pod", "whole", "--subresource", "resize", "--patch", `{"spec": {`+resources(size.cpu, size.memory)+`}}`)
+		c.waitPod("name=whole", "resized as a whole", inEffect(size.cpu, size.memory))
+		has(size.quota, size.bytes)
+	}
 }

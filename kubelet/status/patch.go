@@ -30,6 +30,7 @@ func merge(api *corev1.Pod, want corev1.PodStatus) corev1.PodStatus {
 	out.InitContainerStatuses = want.InitContainerStatuses
 	out.ContainerStatuses = want.ContainerStatuses
 	out.EphemeralContainerStatuses = want.EphemeralContainerStatuses
+	out.Resources, out.AllocatedResources = want.Resources, want.AllocatedResources
 	out.ObservedGeneration = max(out.ObservedGeneration, want.ObservedGeneration)
 	out.Conditions = mergeConditions(api.Status.Conditions, want.Conditions)
 	return out

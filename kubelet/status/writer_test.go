@@ -67,6 +67,18 @@ func TestStatusIsWrittenAndOthersConditionsStay(t *testing.T) {
 	require.Len(t, live(t, client).Status.Conditions, 1)
 }
 
+// TestResourcesOfThePodAreWritten writes the resources of the Pod as a whole.
+func TestResourcesOfThePodAreWritten(t *testing.T) {
+	client := fake.NewClientset(apiPod())
+	w := startWriter(t, client)
+	w.Set(apiPod(), corev1.PodStatus{
+		Phase: corev1.PodRunning, AllocatedResources: amounts("cpu", "1"), Resources: &corev1.ResourceRequirements{Limits: amounts("cpu", "2")},
+	})
+	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning }, time.Minute, time.Millisecond)
+	requireAmounts(t, amounts("cpu", "1"), live(t, client).Status.AllocatedResources)
+	requireAmounts(t, amounts("cpu", "2"), live(t, client).Status.Resources.Limits)
+}
+
 func TestFailedWriteIsRetried(t *testing.T) {
 	client := fake.NewClientset(apiPod())
 	var once sync.Once

@@ -7,13 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
@@ -28,7 +25,7 @@ func (l Layout) cleanup(ctx context.Context) error {
 func (l Layout) releaseMounts(ctx context.Context) error {
 	return errors.Join(
 		blockpin.New(blockpin.Deps{}).UnpinBelow(ctx, l.KubeletDir()),
-		unmountBelow(l.RunDir),
+		removal.UnmountBelow(l.RunDir),
 		l.unmountData(),
 		l.detachDisks(),
 	)
@@ -40,7 +37,7 @@ func (l Layout) mountDirs() []string { return []string{l.ContainerdRoot(), l.Kub
 func (l Layout) unmountData() error {
 	var errs []error
 	for _, dir := range l.mountDirs() {
-		errs = append(errs, unmountBelow(dir))
+		errs = append(errs, removal.UnmountBelow(dir))
 	}
 	return errors.Join(errs...)
 }
@@ -49,11 +46,11 @@ func (l Layout) unmountData() error {
 // directory.
 func (l Layout) cleanupHost(ctx context.Context) error {
 	return errors.Join(
-		removeCgroups(ctx, l.CgroupRoot()),
+		removal.Cgroups(ctx, l.CgroupRoot()),
 		l.cleanupNetwork(ctx),
 		l.removeProxyRules(ctx),
 		l.removeBridge(),
-		removeTree(l.RunDir),
+		removal.Tree(l.RunDir),
 	)
 }
 
@@ -81,7 +78,7 @@ func (l Layout) stopShims(ctx context.Context) error {
 			continue
 		}
 		if pid, err := strconv.Atoi(strings.Split(file, "/")[2]); err == nil {
-			errs = append(errs, stopProcess(ctx, pid))
+			errs = append(errs, removal.StopProcess(ctx, pid))
 		}
 	}
 	return errors.Join(errs...)
@@ -94,89 +91,6 @@ func hasSocketArgument(argv []string, socket string) bool {
 		}
 	}
 	return false
-}
-
-// unmountBelow unmounts everything mounted below dir, the deepest first.
-func unmountBelow(dir string) error {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
-	}
-	sort.Slice(mounts, func(i, j int) bool { return len(mounts[i].Mountpoint) > len(mounts[j].Mountpoint) })
-	var errs []error
-	for _, mount := range mounts {
-		if mount.Mountpoint == dir {
-			// The kubelet's root may be a mount of itself, made to share what is mounted below it.
-			err = unix.Unmount(mount.Mountpoint, unix.MNT_DETACH)
-		} else if err = unix.Unmount(mount.Mountpoint, 0); errors.Is(err, unix.EBUSY) {
-			err = unix.Unmount(mount.Mountpoint, unix.MNT_DETACH)
-		}
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// removeCgroups removes a cgroup and its descendants from every hierarchy. A cgroup can be removed once it has no
-// process, so it kills the processes in them, which belong to containers whose shims were killed.
-func removeCgroups(ctx context.Context, root string) error {
-	tops, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", root))
-	if err != nil {
-		return err
-	}
-	tops = append(tops, filepath.Join("/sys/fs/cgroup", root))
-	var errs []error
-	for _, top := range tops {
-		var dirs []string
-		err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.IsDir() {
-				dirs = append(dirs, path)
-			}
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return err
-		})
-		errs = append(errs, err)
-		for i := len(dirs) - 1; i >= 0; i-- {
-			errs = append(errs, killCgroup(ctx, dirs[i]))
-			if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dirs[i], err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// killCgroup kills the processes of one cgroup and waits until they have ended.
-func killCgroup(ctx context.Context, cgroup string) error {
-	data, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
-	if err != nil {
-		return nil //nolint:nilerr // the cgroup is gone, or removing it reports the error
-	}
-	var errs []error
-	for line := range strings.Lines(string(data)) {
-		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
-			errs = append(errs, killProcess(ctx, pid))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// removeTree removes a directory unless something is mounted below it: it never deletes data behind a mount.
-func removeTree(dir string) error {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
-	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("%s is still mounted, so %s is left in place", mounts[0].Mountpoint, dir)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove %s: %w", dir, err)
-	}
-	return nil
 }
 
 // Reset stops what still runs of the cluster and deletes its data directory, if berth created that.
@@ -193,7 +107,7 @@ func (l Layout) Reset(ctx context.Context) error {
 			return fmt.Errorf("--reset: %s has no cluster.json, so berth did not create it; delete it yourself", l.DataDir)
 		}
 	}
-	lock, err := l.lock()
+	lock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -204,5 +118,5 @@ func (l Layout) Reset(ctx context.Context) error {
 	if err := l.cleanup(ctx); err != nil {
 		return err
 	}
-	return removeTree(l.DataDir)
+	return removal.Tree(l.DataDir)
 }

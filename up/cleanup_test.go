@@ -87,7 +87,7 @@ func TestDoctorFixesAClusterBehindALink(t *testing.T) {
 		}
 		return nil
 	}
-	lock, err := l.lock()
+	lock, err := l.lock(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, ours(), "it runs")
 	require.NoError(t, lock.Close())

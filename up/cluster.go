@@ -16,6 +16,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
 	"github.com/berth-dev/berth/up/containerd"
+	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -38,6 +40,8 @@ type RunConfig struct {
 	Width int
 	// Without names those of OptionalComponents that this process does not run.
 	Without []string
+	// Inside is the isolation of this process; nil in the machine's own namespaces.
+	Inside *isolate.Inside
 }
 
 // OptionalComponents are the components that a cluster can be started without: `berth node`, `berth csi-driver` and
@@ -65,6 +69,8 @@ type Cluster struct {
 	runtime atomic.Pointer[containerd.Config]
 	// exitRecords is shared by all runs of containerd.
 	exitRecords *containerd.ExitRecords
+	// servicesReady is the readiness of what Pods reach each other by, by component.
+	servicesReady map[string]*readiness
 }
 
 // New returns a cluster that does nothing before Run.
@@ -79,6 +85,7 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 	return &Cluster{
 		Layout: config.Layout, config: config, progress: deps.Progress, clock: clock,
 		timeline: timeline.New(clock, 0), stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
+		servicesReady: map[string]*readiness{proxyName: newReadiness(), dnsName: newReadiness()},
 	}, nil
 }
 
@@ -86,35 +93,27 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 // stop.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.startedAt = c.clock.Now()
-	if err := c.preflight(); err != nil {
-		return err
-	}
-	if c.runs(proxyName) {
-		if err := checkProxy(); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return fmt.Errorf("create --data-dir: %w", err)
-	}
-	lock, err := c.lock()
+	created, lock, err := c.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 	clean, initialized := c.isClean(), c.isInitialized()
 	release, err := c.claimProxy(ctx)
-	if err != nil {
-		return err
-	}
 	defer release()
-	if err := c.prepare(ctx); err != nil { // a start that fails here leaves nothing behind
+	if err == nil {
+		err = c.prepare(ctx)
+	}
+	if err != nil { // a start that fails here leaves nothing behind
 		release()
 		if clean {
-			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)), removeTree(c.RunDir))
+			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
 		}
 		if !initialized {
 			err = errors.Join(err, c.removeState())
+		}
+		if created {
+			err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
 		}
 		return err
 	}
@@ -132,16 +131,46 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
 }
 
-// claimProxy claims this network namespace's service rules for the cluster, until release is called.
+// enter checks the machine, makes the data directory and locks it. created reports whether the directory did not exist. In
+// namespaces of its own the cluster has inherited the lock, and the machine is checked.
+func (c *Cluster) enter(ctx context.Context) (created bool, lock *os.File, err error) {
+	if c.config.Inside != nil {
+		c.startedAt = c.config.Inside.StartedAt
+		return false, c.config.Inside.Lock, nil
+	}
+	if err := c.check(ctx); err != nil {
+		return false, nil, err
+	}
+	return c.makeDataDir(ctx)
+}
+
+// check checks the machine before anything is changed on it.
+func (c *Cluster) check(ctx context.Context) error {
+	if err := c.preflight(); err != nil {
+		return err
+	}
+	if c.runs(proxyName) {
+		if err := checkProxy(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.checkNetworks(ctx, func(text string) { c.progress.Printf("%s", text) }); err != nil {
+		return err
+	}
+	if c.Isolated || !c.isClean() { // processes of an earlier run may still have the ports
+		return nil
+	}
+	return c.checkPorts(ctx)
+}
+
+// claimProxy claims this network namespace's service rules for the cluster, until release is called. A network namespace of its
+// own needs no claim.
 func (c *Cluster) claimProxy(ctx context.Context) (release func(), err error) {
-	if !c.runs(proxyName) {
+	if !c.runs(proxyName) || c.config.Inside != nil {
 		return func() {}, nil
 	}
 	lock, err := c.lockProxy(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = lock.Close() }, nil
+	return func() { _ = lock.Close() }, err // closing nil does nothing
 }
 
 // prepare saves the cluster's state, stops the processes of an earlier run, and sets up the bridge.
@@ -159,7 +188,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	for _, name := range ended {
 		c.progress.Printf("stopped %s of an earlier run", name)
 	}
-	if err := c.ensureBridge(ctx); err != nil {
+	if err := c.ensureBridge(); err != nil {
 		return err
 	}
 	c.loadModules(ctx, neededModules())
@@ -167,8 +196,10 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		if err := filterBridge(); err != nil {
 			c.progress.Printf("warning: %v", err)
 		}
+	} else if err := c.removeProxyRules(ctx); err != nil { // of an earlier run
+		return err
 	}
-	return c.checkPorts()
+	return c.checkPorts(ctx)
 }
 
 // openLog redirects the logs of the components in this process to a file; the terminal shows the progress.
@@ -239,8 +270,15 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 		return err
 	}
 	c.progress.Ready("node "+c.NodeName, "")
-	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), c.Hint("kubectl get pods -A"))
+	if err := c.waitServices(ctx); err != nil {
+		return err
+	}
+	nodePorts := ""
+	if c.config.Inside != nil {
+		nodePorts = fmt.Sprintf("  node ports  on %s\n", c.config.Inside.Address)
+	}
+	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  stop        Ctrl-C\n",
+		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"))
 	if !c.config.Demo {
 		return nil
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	ServiceCIDR string
 	// APIPort is the API server's port on loopback and on the pod bridge.
 	APIPort int
+	// Isolated gives the cluster network, mount, PID, IPC and UTS namespaces of its own.
+	Isolated bool
 	// StaticPods is a manifest, or a directory of manifests, of static Pods; empty for none. It may be relative; Complete
 	// makes it absolute.
 	StaticPods string

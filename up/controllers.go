@@ -49,7 +49,14 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 		}
 		objects = append(objects, object)
 	}
-	return apply(ctx, config, "", objects)
+	if err := apply(ctx, config, "", objects); err != nil || c.runs(dnsName) {
+		return err
+	}
+	client, err := newClient(c.AdminKubeconfig())
+	if err != nil {
+		return err
+	}
+	return removeDNSObjects(ctx, client)
 }
 
 // client returns an API client with the identity of one component.

@@ -1,16 +1,17 @@
 package up
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
@@ -22,6 +23,8 @@ const (
 	dnsPort = 53
 	// dnsServiceName is the name under which programs and charts expect the cluster's DNS, in kube-system.
 	dnsServiceName = "kube-dns"
+	// dnsSliceName is the name of the EndpointSlice with Berth's DNS.
+	dnsSliceName = dnsServiceName + "-berth"
 	// dnsServiceIndex is the place of its address in the range of Service addresses, by convention.
 	dnsServiceIndex = 10
 	// clusterDomain is the domain of all Services.
@@ -53,18 +56,7 @@ func (l Layout) corefile(resolvConf string) string {
 }
 
 // hasNameserver reports whether the file names a server to forward to. CoreDNS does not start with one that names none.
-func hasNameserver(resolvConf string) bool {
-	data, err := os.ReadFile(resolvConf)
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "nameserver" {
-			return true
-		}
-	}
-	return false
-}
+func hasNameserver(resolvConf string) bool { return len(nameservers(resolvConf)) > 0 }
 
 // newDNS returns the component that runs CoreDNS.
 func (c *Cluster) newDNS() (runFunc, error) {
@@ -72,10 +64,10 @@ func (c *Cluster) newDNS() (runFunc, error) {
 	if err := atomicfile.WriteVolatile(file, []byte(c.corefile("/etc/resolv.conf")), 0o600); err != nil {
 		return nil, err
 	}
-	return program{
+	return c.withReadiness(dnsName, dnsReady(c.Gateway), program{
 		name: dnsName, argv: []string{c.Program("berth-dns"), "-conf", file}, logFile: c.Log(dnsName),
-		pidFile: filepath.Join(c.RunDir, dnsName+".pid"),
-	}.run, nil
+		pidFile: c.pidFile(dnsName),
+	}.run), nil
 }
 
 // dnsObjects are the Service kube-dns at its usual address, and its endpoint: the process on the pod bridge.
@@ -96,7 +88,7 @@ func (l Layout) dnsObjects() ([]runtime.Object, error) {
 	}
 	slice := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta: metav1.ObjectMeta{Name: dnsServiceName + "-berth", Namespace: metav1.NamespaceSystem, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: dnsSliceName, Namespace: metav1.NamespaceSystem, Labels: map[string]string{
 			discoveryv1.LabelServiceName: dnsServiceName, discoveryv1.LabelManagedBy: fieldManager,
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -110,6 +102,30 @@ func (l Layout) dnsObjects() ([]runtime.Object, error) {
 		},
 	}
 	return []runtime.Object{service, slice}, nil
+}
+
+// removeDNSObjects removes the objects of dnsObjects, which lead to no server when the cluster runs without DNS. Those that are not
+// Berth's stay.
+func removeDNSObjects(ctx context.Context, client kubernetes.Interface) error {
+	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem)
+	if _, err := slices.Get(ctx, dnsSliceName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return nil // the Service, if there is one, is another's
+	} else if err != nil {
+		return fmt.Errorf("read EndpointSlice %s: %w", dnsSliceName, err)
+	}
+	services := client.CoreV1().Services(metav1.NamespaceSystem)
+	service, err := services.Get(ctx, dnsServiceName, metav1.GetOptions{})
+	if err == nil && len(service.Spec.Selector) == 0 { // with a selector it has other endpoints now
+		err = services.Delete(ctx, dnsServiceName, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &service.UID}})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove Service %s of the DNS that does not run: %w", dnsServiceName, err)
+	}
+	// The slice goes last: it shows that the Service is Berth's.
+	if err := slices.Delete(ctx, dnsSliceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove EndpointSlice %s of the DNS that does not run: %w", dnsSliceName, err)
+	}
+	return nil
 }
 
 // dnsServiceAddress returns the tenth address of the range of Service addresses.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"sync"
 )
@@ -116,8 +115,9 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) pro
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")
 	}
+	args, inherited := c.isolatedArgs()
 	return program{
-		name: "control plane", argv: argv, logFile: c.Log("controlplane"), pidFile: filepath.Join(c.RunDir, "controlplane.pid"),
+		name: "control plane", argv: append(argv, args...), files: inherited, logFile: c.Log("controlplane"), pidFile: c.pidFile("controlplane"),
 		onLine: func(line []byte) { c.onControlplaneLine(ctx, line, ready) },
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/up/containerd"
+	"github.com/berth-dev/berth/up/removal"
 )
 
 // Leftover is what one dead cluster left behind on the machine.
@@ -194,10 +195,10 @@ func (r *Leftover) Remove(ctx context.Context) error {
 	}
 	l := Layout{ID: r.ID, RunDir: runDir(r.ID)}
 	if r.DataDir == "" {
-		return errors.Join(l.stopShims(ctx), unmountBelow(l.RunDir), l.cleanupHost(ctx))
+		return errors.Join(l.stopShims(ctx), removal.UnmountBelow(l.RunDir), l.cleanupHost(ctx))
 	}
 	l.DataDir = r.DataDir
-	lock, err := l.lock()
+	lock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}

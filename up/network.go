@@ -2,26 +2,20 @@ package up
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // ensureBridge creates the pod bridge with the gateway's address, or uses the existing one. The bridge comes before
 // everything else, because the API server and the kubelet listen on its address.
-func (l Layout) ensureBridge(ctx context.Context) error {
-	if err := l.checkOverlap(ctx); err != nil {
-		return err
-	}
+func (l Layout) ensureBridge() error {
 	name := l.Bridge()
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -48,49 +42,6 @@ func (l Layout) ensureBridge(ctx context.Context) error {
 	const forward = "/proc/sys/net/ipv4/ip_forward"
 	if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
 		return fmt.Errorf("enable IP forwarding (%s): %w", forward, err)
-	}
-	return nil
-}
-
-// retryInterrupted repeats a netlink listing that was interrupted by a change, such as an interface of another cluster's
-// Pod.
-func retryInterrupted[T any](list func() ([]T, error)) ([]T, error) {
-	const maxAttempts = 50
-	for range maxAttempts - 1 {
-		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
-		}
-	}
-	return list()
-}
-
-// checkOverlap fails if another interface already has an address in the pod network: two routes to the same
-// addresses would send packets to the wrong cluster.
-func (l Layout) checkOverlap(ctx context.Context) error {
-	whole, err := netip.ParsePrefix(l.PodCIDR)
-	if err != nil {
-		return fmt.Errorf("--pod-cidr: %w", err)
-	}
-	links, err := retryInterrupted(netlink.LinkList)
-	if err != nil {
-		return fmt.Errorf("list network interfaces: %w", err)
-	}
-	for _, link := range links {
-		if link.Attrs().Name == l.Bridge() {
-			continue
-		}
-		addrs, err := retryInterrupted(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
-		if err != nil {
-			return fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
-		}
-		for _, addr := range addrs {
-			ip, ok := netip.AddrFromSlice(addr.IP.To4())
-			ones, _ := addr.Mask.Size()
-			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(whole) {
-				dead, _ := FindLeftovers(ctx) // without them the message is less specific
-				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s", whole, addr.IPNet, describeConflict(link.Attrs().Name, dead))
-			}
-		}
 	}
 	return nil
 }
@@ -125,31 +76,20 @@ func (l Layout) removeBridge() error {
 	return nil
 }
 
-// checkPort returns an error if a TCP address is in use. It names the process that uses it.
-func checkPort(addr netip.AddrPort, flag string) error {
-	listener, err := net.Listen("tcp", addr.String())
-	if err == nil {
-		return listener.Close()
-	}
-	if !errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("%s: listen on %s: %w", flag, addr, err)
-	}
-	return fmt.Errorf("%s: %s is in use by %s: stop it, or choose another port", flag, addr, portOwner(addr.Port()))
-}
-
-// portOwner names the process that listens on the port, if /proc shows it.
-func portOwner(port uint16) string {
+// portOwner names the process that listens on the port of the network "tcp" or "udp", if /proc shows it.
+func portOwner(network string, port uint16) string {
 	inodes := make(map[string]bool)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		file, err := os.Open(table)
+	for _, table := range []string{network, network + "6"} {
+		file, err := os.Open(filepath.Join("/proc/net", table))
 		if err != nil {
 			continue // no IPv6, or no /proc
 		}
 		scanner := bufio.NewScanner(file)
 		for scanner.Scan() {
 			fields := strings.Fields(scanner.Text())
-			const stateListen = "0A"
-			if len(fields) > 9 && fields[3] == stateListen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			// The state of a TCP socket that listens, and of a UDP socket that is not connected.
+			state := map[string]string{"tcp": "0A", "udp": "07"}[network]
+			if len(fields) > 9 && fields[3] == state && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
 				inodes["socket:["+fields[9]+"]"] = true
 			}
 		}

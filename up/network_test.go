@@ -14,11 +14,12 @@ func TestPortInUseNamesTheProcess(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := netip.MustParseAddrPort(listener.Addr().String())
-	err = checkPort(addr, "--api-port")
-	require.ErrorContains(t, err, "--api-port: "+addr.String()+" is in use by ")
+	tcp := port{"tcp", addr, "--api-port"}
+	err = tcp.check(t.Context())
+	require.ErrorContains(t, err, "--api-port: tcp "+addr.String()+" is in use by ")
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 	require.NoError(t, listener.Close())
-	require.NoError(t, checkPort(addr, "--api-port"))
+	require.NoError(t, tcp.check(t.Context()))
 }
 
 func TestManifestErrorsNameTheDocument(t *testing.T) {
@@ -32,9 +33,10 @@ func TestManifestErrorsNameTheDocument(t *testing.T) {
 }
 
 func TestAFreePortIsFree(t *testing.T) {
-	port, err := FreePort()
+	number, err := FreePort()
 	require.NoError(t, err)
-	require.NoError(t, checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)), "--api-port"))
+	free := port{"tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(number)), "--api-port"}
+	require.NoError(t, free.check(t.Context()))
 }
 
 func TestConflictsSayWhatToDo(t *testing.T) {

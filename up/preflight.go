@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,12 +11,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 // Programs are the programs that a cluster runs, relative to Config.BinDir; `make build` puts them next to berth.
 func Programs() []string {
 	return []string{
-		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc",
+		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc", isolate.Program,
 		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
 	}
 }
@@ -104,21 +105,17 @@ func (l Layout) checkPrograms() error {
 	return errors.Join(errs...)
 }
 
-// checkPorts fails if another process uses one of the cluster's ports.
-func (l Layout) checkPorts() error {
-	return errors.Join(
-		checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.APIPort)), "--api-port"),
-		checkPort(netip.AddrPortFrom(l.Gateway, uint16(l.APIPort)), "--api-port"),
-		checkPort(netip.AddrPortFrom(l.Gateway, kubeletPort), "kubelet"),
-	)
-}
-
 // makeDirectories creates the directories that the components expect, once the state is saved. Only root can read the
 // data directory. Others can traverse, but not list, the run directory: root of a Pod's user namespace reaches its root
 // file system through it.
 func (l Layout) makeDirectories() error {
 	if err := os.MkdirAll(l.RunDir, 0o711); err != nil {
 		return fmt.Errorf("make the cluster's directories: %w", err)
+	}
+	// Other clusters find the data directory by the link.
+	link := filepath.Join(l.RunDir, dataLink)
+	if err := os.Symlink(l.DataDir, link); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("link the data directory: %w", err)
 	}
 	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), l.VolumesDir()} {
 		// Containers run as other users and must reach their volumes; the data directory itself stays closed.

@@ -16,25 +16,18 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/up/removal"
 )
-
-// killTimeout is how long a killed process may take to end: the kernel first releases its resources, which takes long on
-// a loaded machine.
-const killTimeout = 2 * time.Minute
-
-// stopTimeout is how long a program may take to stop after SIGTERM before it is killed.
-const stopTimeout = 20 * time.Second
 
 // program is a child process of the cluster.
 type program struct {
 	name string
 	argv []string
 	env  []string
+	// files are inherited as the descriptors from 3 on.
+	files []*os.File
 	// logFile gets standard error, and standard output unless line is set.
 	logFile string
 	// pidFile identifies the running process, so that the next start can stop it if this process was killed.
@@ -46,7 +39,7 @@ type program struct {
 }
 
 // run starts the program and waits until it exits. When ctx is done it sends the stop signal, and SIGKILL after
-// stopTimeout. If this process dies, the kernel sends the stop signal.
+// removal.StopTimeout. If this process dies, the kernel sends the stop signal.
 func (p program) run(ctx context.Context) error {
 	logFile, err := os.OpenFile(p.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -60,6 +53,7 @@ func (p program) run(ctx context.Context) error {
 
 	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
 	cmd.Env = append(os.Environ(), p.env...)
+	cmd.ExtraFiles = p.files
 	cmd.Stderr = logFile
 	cmd.Stdout = logFile
 	if p.onLine != nil {
@@ -69,7 +63,7 @@ func (p program) run(ctx context.Context) error {
 	end := cmp.Or(p.stopSignal, syscall.SIGTERM)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 	cmd.Cancel = func() error { return cmd.Process.Signal(end) }
-	cmd.WaitDelay = stopTimeout
+	cmd.WaitDelay = removal.StopTimeout
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
@@ -144,6 +138,15 @@ func isStackLine(line string) bool {
 		strings.HasPrefix(line, "created by ") || strings.HasPrefix(line, "[signal ") || strings.HasSuffix(line, ")")
 }
 
+// pidFile is the file with the PID of a process of the cluster. That of an isolated cluster's process has another name, because
+// the PID means nothing outside of the cluster's PID namespace.
+func (c *Cluster) pidFile(process string) string {
+	if c.config.Inside != nil {
+		return filepath.Join(c.RunDir, process+".inside-pid")
+	}
+	return filepath.Join(c.RunDir, process+".pid")
+}
+
 // writePID notes the process in the file, with its start time, because pids are used again.
 func writePID(path string, pid int) error {
 	start, err := startTime(pid)
@@ -187,9 +190,9 @@ func stopStale(ctx context.Context, runDir string) ([]string, error) {
 		if len(fields) == 2 {
 			pid, err := strconv.Atoi(fields[0])
 			if start, startErr := startTime(pid); err == nil && startErr == nil && start == fields[1] {
-				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), stopProcess
+				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), removal.StopProcess
 				if name == containerdName {
-					end = killProcess
+					end = removal.KillProcess
 				}
 				if err := end(ctx, pid); err != nil {
 					return ended, err
@@ -202,63 +205,4 @@ func stopStale(ctx context.Context, runDir string) ([]string, error) {
 		}
 	}
 	return ended, nil
-}
-
-// stopSequence is a way to stop a process: the signals to send and how long to wait after each.
-type stopSequence []struct {
-	signal unix.Signal
-	limit  time.Duration
-}
-
-var (
-	gracefulStop  = stopSequence{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}}
-	immediateKill = stopSequence{{unix.SIGKILL, killTimeout}}
-)
-
-// stopProcess stops a process that is not a child: SIGTERM, and SIGKILL if it does not exit in time.
-func stopProcess(ctx context.Context, pid int) error { return gracefulStop.run(ctx, pid) }
-
-// killProcess kills a process that is not a child.
-func killProcess(ctx context.Context, pid int) error { return immediateKill.run(ctx, pid) }
-
-func (e stopSequence) run(ctx context.Context, pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	for _, try := range e {
-		if err := unix.PidfdSendSignal(fd, try.signal, nil, 0); err != nil {
-			if errors.Is(err, unix.ESRCH) {
-				return nil
-			}
-			return fmt.Errorf("signal process %d: %w", pid, err)
-		}
-		gone, err := waitExit(ctx, fd, try.limit)
-		if err != nil || gone {
-			return err
-		}
-	}
-	return fmt.Errorf("process %d did not exit after SIGKILL", pid)
-}
-
-// waitExit waits until the process of the pidfd has exited, which makes the descriptor readable.
-func waitExit(ctx context.Context, fd int, limit time.Duration) (bool, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
-	}
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(poll, int(limit.Milliseconds()))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("wait for a process to end: %w", err)
-		}
-		return n > 0, ctx.Err()
-	}
 }

@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/freeport"
@@ -32,38 +30,43 @@ const (
 )
 
 // proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel, and
-// listens on no address but loopback.
-func (l Layout) proxyConfig() ([]byte, error) {
+// listens on no address but loopback. metrics is the address of its metrics.
+func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 	// kube-proxy always serves its health and its metrics, and wants to know the ports.
-	health, err := freeport.Loopback()
-	if err != nil {
-		return nil, err
+	var addresses [2]string
+	for i := range addresses {
+		port, err := freeport.Loopback()
+		if err != nil {
+			return nil, "", err
+		}
+		addresses[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
-	metrics, err := freeport.Loopback()
-	if err != nil {
-		return nil, err
+	nodePorts := []string{c.Gateway.String() + "/32"}
+	if c.config.Inside != nil { // the machine reaches them there
+		nodePorts = append(nodePorts, c.config.Inside.Address.String()+"/32")
 	}
-	return json.Marshal(map[string]any{
+	config, err = json.Marshal(map[string]any{
 		"apiVersion":         "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":               "KubeProxyConfiguration",
-		"clientConnection":   map[string]any{"kubeconfig": l.Kubeconfig(proxyName)},
-		"hostnameOverride":   l.NodeName,
+		"clientConnection":   map[string]any{"kubeconfig": c.Kubeconfig(proxyName)},
+		"hostnameOverride":   c.NodeName,
 		"mode":               "nftables",
-		"clusterCIDR":        l.PodCIDR,
+		"clusterCIDR":        c.PodCIDR,
 		"detectLocalMode":    "BridgeInterface",
-		"detectLocal":        map[string]any{"bridgeInterface": l.Bridge()},
-		"nodePortAddresses":  []string{l.Gateway.String() + "/32"},
-		"healthzBindAddress": net.JoinHostPort("127.0.0.1", strconv.Itoa(health)),
-		"metricsBindAddress": net.JoinHostPort("127.0.0.1", strconv.Itoa(metrics)),
+		"detectLocal":        map[string]any{"bridgeInterface": c.Bridge()},
+		"nodePortAddresses":  nodePorts,
+		"healthzBindAddress": addresses[0],
+		"metricsBindAddress": addresses[1],
 		"nftables":           map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "1h"},
 		// Zero leaves the kernel's values.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	})
+	return config, addresses[1], err
 }
 
 // newProxy returns the component that runs kube-proxy.
 func (c *Cluster) newProxy() (runFunc, error) {
-	config, err := c.proxyConfig()
+	config, metrics, err := c.proxyConfig()
 	if err != nil {
 		return nil, fmt.Errorf("make the configuration of kube-proxy: %w", err)
 	}
@@ -71,18 +74,10 @@ func (c *Cluster) newProxy() (runFunc, error) {
 	if err := atomicfile.WriteVolatile(file, config, 0o600); err != nil {
 		return nil, err
 	}
-	return program{
+	return c.withReadiness(proxyName, proxyReady(metrics), program{
 		name: proxyName, argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, logFile: c.Log(proxyName),
-		pidFile: filepath.Join(c.RunDir, proxyName+".pid"),
-	}.run, nil
-}
-
-// checkProxy fails if this machine lacks what kube-proxy needs.
-func checkProxy() error {
-	if _, err := exec.LookPath("nft"); err != nil {
-		return errors.New("nft not found, which Services need: apt-get install nftables, or start with --without " + proxyName)
-	}
-	return nil
+		pidFile: c.pidFile(proxyName),
+	}.run), nil
 }
 
 // filterBridge makes packets between Pods of this node pass through the firewall, if the kernel has the module for it:
@@ -92,56 +87,6 @@ func filterBridge() error {
 		return fmt.Errorf("let Pods reach Services on the same node: %w", err)
 	}
 	return nil
-}
-
-// lockProxy claims the kube-proxy table of this network namespace until the file is closed. It fails if another cluster or
-// a kube-proxy of another origin has it.
-func (l Layout) lockProxy(ctx context.Context) (*os.File, error) {
-	const advice = "start this cluster with --without " + proxyName + ", or stop the other one"
-	path, err := proxyLockPath()
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return nil, fmt.Errorf("lock the firewall's table %s: %w", proxyTable, err)
-	}
-	_, statErr := os.Stat(path)
-	file, err := filelock.Acquire(path)
-	if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
-		owner, _ := os.ReadFile(path) // the message is less specific without it
-		return nil, fmt.Errorf("another cluster on this machine forwards to its Services (%s, %s), and kube-proxy allows one in a "+
-			"network namespace: %s", bytes.TrimSpace(owner), held.Holder(), advice)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock the firewall's table %s: %w", proxyTable, err)
-	}
-	if errors.Is(statErr, os.ErrNotExist) && hasProxyTable(ctx) {
-		return nil, errors.Join(fmt.Errorf("the firewall has a table %s that berth did not create: a kube-proxy of another cluster runs "+
-			"on this machine: %s", proxyTable, advice), os.Remove(path), file.Close())
-	}
-	if err := errors.Join(file.Truncate(0), writeAt(file, l.DataDir+"\n")); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock the firewall's table %s: %w", proxyTable, err), file.Close())
-	}
-	return file, nil
-}
-
-func writeAt(file *os.File, text string) error {
-	_, err := file.WriteAt([]byte(text), 0)
-	return err
-}
-
-// proxyLockPath is the lock of this network namespace. It lies beside the run directories of the clusters.
-func proxyLockPath() (string, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/net", &stat); err != nil {
-		return "", fmt.Errorf("identify the network namespace: %w", err)
-	}
-	return filepath.Join("/run/berth", fmt.Sprintf("%s-%d.lock", proxyName, stat.Ino)), nil
-}
-
-// hasProxyTable reports whether the firewall has a table of kube-proxy.
-func hasProxyTable(ctx context.Context) bool {
-	return exec.CommandContext(ctx, "nft", "list", "table", "ip", proxyTable).Run() == nil
 }
 
 // removeProxyRules removes the rules of this cluster's kube-proxy from the firewall. It does nothing if the rules are of

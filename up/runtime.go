@@ -108,7 +108,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	argv, env := config.Command()
 	err = program{
 		name: containerdName, argv: argv, env: env, logFile: c.Log(containerdName), stopSignal: containerd.StopSignal,
-		pidFile: filepath.Join(c.RunDir, containerdName+".pid"),
+		pidFile: c.pidFile(containerdName),
 	}.run(ctx)
 	cancel()
 	if waitErr := <-waited; waitErr != nil && !errors.Is(waitErr, context.Canceled) {

@@ -1,7 +1,14 @@
 package up
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,6 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 func servicesLayout(t *testing.T) Layout {
@@ -50,7 +63,9 @@ func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {
 
 func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
 	l := servicesLayout(t)
-	data, err := l.proxyConfig()
+	c, err := New(Deps{Progress: NewProgress(io.Discard, nil, clock.RealClock{})}, RunConfig{Layout: l})
+	require.NoError(t, err)
+	data, metrics, err := c.proxyConfig()
 	require.NoError(t, err)
 	var config struct {
 		Mode, ClusterCIDR, HostnameOverride    string
@@ -60,6 +75,7 @@ func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
 		Conntrack                              map[string]any
 	}
 	require.NoError(t, json.Unmarshal(data, &config))
+	require.Equal(t, metrics, config.MetricsBindAddress)
 	require.Equal(t, "nftables", config.Mode)
 	require.Equal(t, "10.1.0.0/16", config.ClusterCIDR)
 	require.Equal(t, "n1", config.HostnameOverride)
@@ -72,4 +88,72 @@ func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
 	}
 	require.NotEqual(t, config.HealthzBindAddress, config.MetricsBindAddress)
 	require.Equal(t, map[string]any{"maxPerCore": 0.0, "min": 0.0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}, config.Conntrack)
+
+	c.config.Inside = &isolate.Inside{Address: netip.MustParseAddr("198.18.0.2")}
+	data, _, err = c.proxyConfig()
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &config))
+	require.Equal(t, []string{"10.1.0.1/32", "198.18.0.2/32"}, config.NodePortAddresses, "the machine reaches them")
+}
+
+func TestDNSObjectsAreRemovedWithoutDNS(t *testing.T) {
+	l := servicesLayout(t)
+	objects, err := l.dnsObjects()
+	require.NoError(t, err)
+	service, slice := objects[0].(*corev1.Service), objects[1].(*discoveryv1.EndpointSlice)
+
+	client := fake.NewClientset(service)
+	require.NoError(t, removeDNSObjects(t.Context(), client))
+	require.Len(t, client.Actions(), 1, "without the slice the Service is another's")
+
+	client = fake.NewClientset(service, slice)
+	require.NoError(t, removeDNSObjects(t.Context(), client))
+	_, err = client.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	_, err = client.DiscoveryV1().EndpointSlices("kube-system").Get(t.Context(), slice.Name, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+
+	selecting := service.DeepCopy()
+	selecting.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
+	client = fake.NewClientset(selecting, slice)
+	require.NoError(t, removeDNSObjects(t.Context(), client))
+	_, err = client.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	require.NoError(t, err, "a DNS of the user's own has it now")
+}
+
+func TestProbesOfServices(t *testing.T) {
+	synced := "0"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "# HELP x\nkubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} %s\n", synced)
+	}))
+	defer server.Close()
+	isReady := proxyReady(server.Listener.Addr().String())
+	require.False(t, isReady(t.Context()))
+	synced = "1.7e+09"
+	require.True(t, isReady(t.Context()))
+	server.Close()
+	require.False(t, isReady(t.Context()))
+	require.False(t, dnsReady(netip.MustParseAddr("127.255.255.254"))(t.Context()), "nothing listens there")
+}
+
+func TestAServiceIsReadyWhenItsProbeSucceeds(t *testing.T) {
+	var out bytes.Buffer
+	c, err := New(Deps{Progress: NewProgress(&out, nil, clock.RealClock{})}, RunConfig{Layout: servicesLayout(t)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := c.servicesReady[dnsName]
+	run := c.withReadiness(dnsName, func(context.Context) bool { return true }, func(ctx context.Context) error {
+		<-ready.done
+		cancel()
+		return nil
+	})
+	require.NoError(t, run(ctx))
+	require.Contains(t, out.String(), "dns                        ready")
+
+	failing := c.withReadiness(proxyName, func(context.Context) bool { return false }, func(context.Context) error { return errors.New("no nft") })
+	for range maxExitsBeforeReady {
+		require.ErrorContains(t, failing(t.Context()), "no nft")
+	}
+	require.NoError(t, c.waitServices(t.Context()), "the cluster runs without what fails")
+	require.Contains(t, out.String(), "kube-proxy                 failed")
 }

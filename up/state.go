@@ -1,6 +1,7 @@
 package up
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,9 +11,12 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/removal"
 )
 
 // stateFormat is incremented when older versions of berth cannot read the data directory any more.
@@ -25,9 +29,16 @@ type state struct {
 	PodCIDR     string `json:"podCIDR"`
 	ServiceCIDR string `json:"serviceCIDR"`
 	APIPort     int    `json:"apiPort"`
+	// Isolated may change from run to run.
+	Isolated bool `json:"isolated,omitempty"`
+
+	dataDir string // where it was read, if another cluster's
 }
 
-func (l Layout) statePath() string { return filepath.Join(l.DataDir, "cluster.json") }
+// stateName is the name of the state's file in the data directory.
+const stateName = "cluster.json"
+
+func (l Layout) statePath() string { return filepath.Join(l.DataDir, stateName) }
 
 // isInitialized reports whether the data directory has the state of a cluster.
 func (l Layout) isInitialized() bool {
@@ -55,7 +66,7 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	if dir == "" {
 		dir = DefaultDataDir
 	}
-	saved, err := readState(filepath.Join(dir, "cluster.json"))
+	saved, err := readState(filepath.Join(dir, stateName))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // Complete reports ENOTDIR
 		return c, nil
 	}
@@ -73,6 +84,9 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	}
 	if !given("api-port") || c.APIPort == 0 {
 		c.APIPort = saved.APIPort
+	}
+	if !given("isolated") {
+		c.Isolated = saved.Isolated
 	}
 	return c, nil
 }
@@ -125,7 +139,7 @@ func (l Layout) saveState() error {
 		}
 	}
 	data, err := json.MarshalIndent(state{Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR,
-		ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort}, "", "  ")
+		ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort, Isolated: l.Isolated}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the cluster's state: %w", err)
 	}
@@ -148,12 +162,30 @@ func (l Layout) foreignContent() (string, error) {
 	return "", nil
 }
 
-const lockName = "lock"
+const lockName = isolate.LockName
 
-// lock locks the data directory for this process. The kernel releases the lock when the process ends.
-func (l Layout) lock() (*os.File, error) {
-	file, err := filelock.Acquire(filepath.Join(l.DataDir, lockName))
+// makeDataDir makes the data directory and locks it. created reports whether it did not exist.
+func (l Layout) makeDataDir(ctx context.Context) (created bool, lock *os.File, err error) {
+	_, err = os.Stat(l.DataDir)
+	created = errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
+		return false, nil, fmt.Errorf("create --data-dir: %w", err)
+	}
+	lock, err = l.lock(ctx)
+	return created, lock, err
+}
+
+// lock locks the data directory for this process. The kernel releases the lock when the process ends. If an isolated cluster
+// was killed, lock waits until its first process, which inherited the lock, has removed what is left.
+func (l Layout) lock(ctx context.Context) (*os.File, error) {
+	path := filepath.Join(l.DataDir, lockName)
+	file, err := filelock.Acquire(path)
 	var held *filelock.HeldError
+	if errors.As(err, &held) && held.PID > 0 && errors.Is(unix.Kill(held.PID, 0), unix.ESRCH) {
+		ctx, cancel := context.WithTimeout(ctx, removal.StopTimeout)
+		defer cancel()
+		file, err = filelock.Wait(ctx, clock.RealClock{}, path)
+	}
 	if errors.As(err, &held) {
 		return nil, fmt.Errorf("berth is already running on %s (%s): stop it first, or choose another --data-dir",
 			l.DataDir, held.Holder())

@@ -2,10 +2,13 @@ package up
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/filelock"
 )
 
 func testLayout(t *testing.T) Layout {
@@ -52,7 +55,7 @@ func TestStateRefusesWhatIsNotIts(t *testing.T) {
 func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	l := testLayout(t)
 	require.NoError(t, os.WriteFile(filepath.Join(l.DataDir, ".cluster.json.123"), []byte("{"), 0o600))
-	lock, err := l.lock()
+	lock, err := l.lock(t.Context())
 	require.NoError(t, err)
 	defer lock.Close()
 	require.NoError(t, l.saveState())
@@ -89,15 +92,47 @@ func TestMissingProgramsAreNamedInOneLine(t *testing.T) {
 
 func TestOnlyOneHoldsTheLock(t *testing.T) {
 	l := testLayout(t)
-	first, err := l.lock()
+	first, err := l.lock(t.Context())
 	require.NoError(t, err)
-	_, err = l.lock()
+	_, err = l.lock(t.Context())
 	require.ErrorContains(t, err, "already running")
 	require.ErrorContains(t, err, "process ")
 	require.NoError(t, first.Close())
-	second, err := l.lock()
+	second, err := l.lock(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, second.Close())
+}
+
+// TestALockOfAKilledClusterIsAwaited lets a process inherit the lock of one that ends, as the first process of an isolated
+// cluster does.
+func TestALockOfAKilledClusterIsAwaited(t *testing.T) {
+	l := testLayout(t)
+	path := filepath.Join(l.DataDir, lockName)
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	// The shell opens the file and is replaced by flock, which locks it and ends; sleep inherits it.
+	cmd := exec.Command("/bin/sh", "-c", `exec 9<"$0"; sleep 1 & exec flock --exclusive 9`, path)
+	require.NoError(t, cmd.Run())
+	held := (*filelock.HeldError)(nil)
+	_, err := filelock.Acquire(path)
+	require.ErrorAs(t, err, &held, "it is still held")
+	lock, err := l.lock(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, lock.Close())
+}
+
+func TestIsolationIsKept(t *testing.T) {
+	l := testLayout(t)
+	l.Isolated = true
+	require.NoError(t, l.saveState())
+	none := func(string) bool { return false }
+	config, err := ApplySavedState(Config{DataDir: l.DataDir}, none)
+	require.NoError(t, err)
+	require.True(t, config.Isolated)
+	config, err = ApplySavedState(Config{DataDir: l.DataDir}, func(flag string) bool { return flag == "isolated" })
+	require.NoError(t, err)
+	require.False(t, config.Isolated, "--isolated=false was given")
+	l.Isolated = false
+	require.NoError(t, l.saveState(), "it may change")
 }
 
 func TestANewClusterNeedsDiskSpace(t *testing.T) {

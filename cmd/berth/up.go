@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,78 +13,120 @@ import (
 	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
+	"github.com/berth-dev/berth/up/isolate"
 )
 
+// upFlags are the flags of `berth up`.
+type upFlags struct {
+	config      up.Config
+	demo, reset bool
+	without     []string
+}
+
 func newUp() *cobra.Command {
-	var config up.Config
-	var demo, reset bool
-	var without []string
+	var f upFlags
 	cmd := &cobra.Command{
 		Use: "up", Short: "Run a whole Kubernetes on this machine until Ctrl-C", Args: noArgs,
 		Long: "Starts etcd, the API server, the controller manager, the scheduler and containerd, runs berth's controllers and\n" +
 			"kubelet, and runs until Ctrl-C, which stops everything in order; so do SIGTERM and, unless started with nohup, the\n" +
 			"end of its terminal. The same command restores the cluster with its Pods and their data, however the last run\n" +
 			"ended.\n\n" +
+			"With --isolated the cluster runs in namespaces of its own: any number of clusters run side by side with the same\n" +
+			"networks, and nothing of them is left on the machine when they end, not even by kill -9. The API server is on\n" +
+			"127.0.0.1 as always, node ports are on the address that the start prints, and Pods reach other networks by the\n" +
+			"machine's address.\n\n" +
 			"Exit codes: 0 stopped by a signal, 1 failed to start or stop, 2 wrong usage.",
 		Example: "  berth up\n  berth up --demo\n" +
-			"  berth up --data-dir ~/second --api-port 0 --pod-cidr 10.95.0.0/16 --service-cidr 10.96.0.0/16",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			for _, part := range without {
-				if !slices.Contains(up.OptionalComponents(), part) {
-					return usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalComponents(), ", "))}
-				}
-			}
-			if config.DataDir, err = dataDir(cmd); err != nil {
-				return err
-			}
-			if !reset {
-				if config, err = up.ApplySavedState(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
-					return err
-				}
-			}
-			if config.APIPort == 0 { // --api-port 0 was given
-				if config.APIPort, err = up.FreePort(); err != nil {
-					return err
-				}
-			}
-			completed, err := config.Complete()
-			if err != nil {
-				return usageError{err}
-			}
-			layout, err := up.NewLayout(completed)
-			if err != nil {
-				return usageError{err}
-			}
-			if reset {
-				if err := layout.Reset(cmd.Context()); err != nil {
-					return err
-				}
-			}
-			signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
-			memory.TuneGC(false)
-			progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
-			cluster, err := up.New(up.Deps{Progress: progress},
-				up.RunConfig{Layout: layout, Demo: demo, Width: terminalWidth(), Without: without})
-			if err != nil {
-				return err
-			}
-			return cluster.Run(cmd.Context())
-		},
+			"  berth up --data-dir ~/second --api-port 0 --isolated\n" +
+			"  berth up --data-dir ~/third --api-port 0 --pod-cidr 10.95.0.0/16 --service-cidr 10.96.0.0/16 --without kube-proxy,dns",
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
+	f.register(cmd)
+	return cmd
+}
+
+// run starts the cluster, or becomes the program that starts it in namespaces of its own.
+func (f *upFlags) run(cmd *cobra.Command) error {
+	inside, err := isolate.FromEnvironment()
+	if err != nil {
+		return err
+	}
+	layout, err := f.layout(cmd)
+	if err != nil {
+		return err
+	}
+	if f.reset && inside == nil {
+		if err := layout.Reset(cmd.Context()); err != nil {
+			return err
+		}
+	}
+	signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
+	memory.TuneGC(false)
+	progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
+	cluster, err := up.New(up.Deps{Progress: progress},
+		up.RunConfig{Layout: layout, Demo: f.demo, Width: terminalWidth(), Without: f.without, Inside: inside})
+	if err != nil {
+		return err
+	}
+	if layout.Isolated && inside == nil {
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		// The port may have been chosen just now.
+		argv := append([]string{program}, append(os.Args[1:], "--api-port", strconv.Itoa(layout.APIPort))...)
+		return cluster.Isolate(cmd.Context(), argv)
+	}
+	return cluster.Run(cmd.Context())
+}
+
+// layout returns the layout that the flags and the saved state describe.
+func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
+	for _, part := range f.without {
+		if !slices.Contains(up.OptionalComponents(), part) {
+			return layout, usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalComponents(), ", "))}
+		}
+	}
+	config := f.config
+	if config.DataDir, err = dataDir(cmd); err != nil {
+		return layout, err
+	}
+	if !f.reset {
+		if config, err = up.ApplySavedState(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
+			return layout, err
+		}
+	}
+	if config.APIPort == 0 { // --api-port 0 was given
+		if config.APIPort, err = up.FreePort(); err != nil {
+			return layout, err
+		}
+	}
+	config, err = config.Complete()
+	if err == nil {
+		layout, err = up.NewLayout(config)
+	}
+	if err != nil {
+		return layout, usageError{err}
+	}
+	return layout, nil
+}
+
+// register registers the flags.
+func (f *upFlags) register(cmd *cobra.Command) {
+	config := &f.config
 	flags := cmd.Flags()
 	flags.StringVar(&config.BinDir, "bin-dir", "", "directory of berth-controlplane, containerd and the other programs (default: that of this program)")
 	flags.StringVar(&config.NodeName, "node-name", "", "the Node's name (default: the host name)")
 	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network")
 	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
+	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
-	flags.StringSliceVar(&without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
+	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
 		strings.Join(up.OptionalComponents(), ", "))
-	flags.BoolVar(&demo, "demo", false, "run the demo, and show how its Pod became ready")
-	flags.BoolVar(&reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
-	return cmd
+	flags.BoolVar(&f.demo, "demo", false, "run the demo, and show how its Pod became ready")
+	flags.BoolVar(&f.reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
 }

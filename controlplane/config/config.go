@@ -30,6 +30,8 @@ type Config struct {
 	// BindAddresses are the addresses the API server listens on and no others;
 	// kubeconfigs point to the first.
 	BindAddresses []string
+	// ListenerFD is the descriptor of an inherited, listening TCP socket that the API server also serves on; 0 if there is none.
+	ListenerFD int
 	// AdvertiseAddress is the address of the endpoints of the Service
 	// default/kubernetes. Empty: the first bind address that is not loopback. If
 	// there is none either, the Service has no endpoints, because the API forbids
@@ -83,6 +85,9 @@ func (c *Config) validatePaths() error {
 func (c *Config) validatePort() error {
 	if c.APIPort < 1 || c.APIPort > 65535 {
 		return fmt.Errorf("--api-port %d: want 1 to 65535", c.APIPort)
+	}
+	if c.ListenerFD != 0 && c.ListenerFD < 3 {
+		return fmt.Errorf("--listener-fd %d: want a descriptor above 2, or 0 for none", c.ListenerFD)
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.IntVar(&c.APIPort, "api-port", 6443, "TCP port of the API server on every bind address")
 	flags.StringArrayVar(&c.BindAddresses, "bind-address", []string{"127.0.0.1"},
 		"address the API server listens on; repeatable; kubeconfigs point to the first")
+	flags.IntVar(&c.ListenerFD, "listener-fd", 0,
+		"descriptor of an inherited TCP socket that the API server also serves on, such as one of another network namespace; 0: none")
 	flags.StringVar(&c.AdvertiseAddress, "advertise-address", "",
 		"address at which pods reach the API server (default: the first bind address that is not loopback)")
 	flags.StringVar(&c.ServiceCIDR, "service-cidr", "10.96.0.0/16", "range of Service addresses")

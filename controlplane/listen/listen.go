@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -48,6 +49,16 @@ func Open(ctx context.Context, addresses []string, port int) (*Listener, error) 
 		merged.listeners = append(merged.listeners, listener)
 	}
 	return merged, nil
+}
+
+// Inherit adds a listening socket that another process opened, and closes the file. Call it before Accept.
+func (l *Listener) Inherit(file *os.File) error {
+	listener, err := net.FileListener(file) // a copy
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("listen on the inherited socket %s: %w", file.Name(), err)
+	}
+	l.listeners = append(l.listeners, listener)
+	return nil
 }
 
 func advice(err error) string {

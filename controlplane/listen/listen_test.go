@@ -3,6 +3,7 @@ package listen_test
 import (
 	"errors"
 	"net"
+	"os"
 	"strconv"
 	"syscall"
 	"testing"
@@ -46,6 +47,26 @@ func TestAcceptsFromEveryAddress(t *testing.T) {
 		require.NoError(t, served.Close())
 		require.NoError(t, dialled.Close())
 	}
+}
+
+func TestAcceptsFromAnInheritedSocket(t *testing.T) {
+	outside, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	file, err := outside.(*net.TCPListener).File()
+	require.NoError(t, err)
+	require.NoError(t, outside.Close())
+	listener, _ := open(t, "127.0.0.1")
+	require.NoError(t, listener.Inherit(file))
+	dialled, err := net.Dial("tcp", outside.Addr().String())
+	require.NoError(t, err)
+	served, err := listener.Accept()
+	require.NoError(t, err)
+	require.Equal(t, dialled.RemoteAddr().String(), served.LocalAddr().String())
+	require.NoError(t, errors.Join(served.Close(), dialled.Close()))
+
+	plain, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+	require.ErrorContains(t, listener.Inherit(plain), "inherited socket")
 }
 
 func TestCloseEndsAWaitingAccept(t *testing.T) {

@@ -21,14 +21,11 @@ var ErrContended = errors.New("lock file contention: another process has opened 
 // has returned. With exitOnContention, run's context ends as soon as another process opens or removes the file, and the
 // error then wraps ErrContended.
 func Hold(ctx context.Context, clock clock.WithTicker, path string, exitOnContention bool, run func(context.Context) error) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := Wait(ctx, clock, path)
 	if err != nil {
-		return fmt.Errorf("open lock file: %w", err)
-	}
-	defer file.Close()
-	if err := waitFor(ctx, clock, file); err != nil {
 		return err
 	}
+	defer file.Close()
 	if !exitOnContention {
 		return run(ctx)
 	}
@@ -52,6 +49,19 @@ func Hold(ctx context.Context, clock clock.WithTicker, path string, exitOnConten
 	}
 	cancel(nil)
 	return err
+}
+
+// Wait opens the file, creates it if it is missing, and waits until it has the lock or ctx ends. The caller releases the lock
+// by closing the file.
+func Wait(ctx context.Context, clock clock.WithTicker, path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	if err := waitFor(ctx, clock, file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // waitFor waits for the lock until ctx ends.

@@ -89,8 +89,11 @@ func TestServicesAndNames(t *testing.T) {
 	})
 	t.Run("a second cluster is refused", func(t *testing.T) {
 		second := newClusterWithServices(t)
-		require.Contains(t, second.refused(), "another cluster on this machine forwards to its Services ("+c.dataDir)
+		out := second.refused()
+		require.Contains(t, out, "another cluster on this machine forwards to its Services ("+c.dataDir)
+		require.Contains(t, out, "--isolated")
 		require.Empty(t, second.leftovers())
+		require.NoDirExists(t, second.dataDir)
 	})
 	c.stop()
 	require.Empty(t, c.leftovers())

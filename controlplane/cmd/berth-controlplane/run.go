@@ -67,6 +67,11 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
+	if c.ListenerFD != 0 {
+		if err := listener.Inherit(os.NewFile(uintptr(c.ListenerFD), "--listener-fd")); err != nil {
+			return err
+		}
+	}
 	defer startGCTuner(ctx)()
 	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})

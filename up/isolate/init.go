@@ -1,0 +1,138 @@
+package isolate
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// errParentEnded says that the outer process has ended: there is nothing to report to.
+var errParentEnded = errors.New("the outer process has ended")
+
+// RunInit is the first process of the namespaces: it prepares the mounts, starts the cluster's process, waits for all orphaned
+// processes, and ends with the cluster's exit code. When the outer process has ended, it ends the cluster at once.
+func (c Config) RunInit(ctx context.Context) (code int, err error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Ignore(syscall.SIGPIPE)
+	// The lock is held until what the cluster leaves is removed.
+	lock := os.NewFile(uintptr(c.Lock), "lock")
+	defer lock.Close()
+	if err := prepareMounts(); err != nil {
+		return 1, err
+	}
+	control := bufio.NewReader(os.NewFile(uintptr(c.Control), "control"))
+	address, err := readAddress(control)
+	if errors.Is(err, errParentEnded) {
+		return 0, nil
+	}
+	if err != nil {
+		return 1, err
+	}
+	cluster, err := c.startCluster(address, lock)
+	if err != nil {
+		return 1, err
+	}
+	parentEnded := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, control) // until its other end is closed
+		close(parentEnded)
+	}()
+	reaper := newReaper(cluster)
+	for {
+		select {
+		case came := <-signals:
+			// The process is reaped by the reaper alone, which then reports it: until that its PID is its own.
+			_ = unix.Kill(cluster, came.(syscall.Signal))
+			continue
+		case <-parentEnded:
+		case code = <-reaper.ended:
+		}
+		reaper.killAll()
+		return code, c.release(ctx)
+	}
+}
+
+// readAddress reads the address of this namespace's end of the link.
+func readAddress(control *bufio.Reader) (netip.Addr, error) {
+	var address netip.Addr
+	line, err := control.ReadBytes('\n')
+	if err != nil {
+		return address, errParentEnded
+	}
+	if err := json.Unmarshal(line, &address); err != nil {
+		return address, fmt.Errorf("read the link's address from the outer process: %w", err)
+	}
+	return address, nil
+}
+
+// startCluster starts the cluster's process and returns its PID.
+func (c Config) startCluster(address netip.Addr, lock *os.File) (pid int, err error) {
+	env, err := c.environment(address)
+	if err != nil {
+		return 0, err
+	}
+	listener := os.NewFile(uintptr(c.Listener), "listener")
+	defer listener.Close()
+	process, err := os.StartProcess(c.Argv[0], c.Argv, &os.ProcAttr{
+		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, lock, listener},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start the cluster: %w", err)
+	}
+	pid = process.Pid // Release overwrites it
+	return pid, process.Release()
+}
+
+// reaper waits for all processes that have no other parent.
+type reaper struct {
+	// ended gets the exit code of the cluster's process.
+	ended chan int
+	// none is closed when this process has no child left.
+	none chan struct{}
+	// killing says that each process that ends may have left others, which are killed.
+	killing atomic.Bool
+}
+
+func newReaper(cluster int) *reaper {
+	r := &reaper{ended: make(chan int, 1), none: make(chan struct{})}
+	go r.run(cluster)
+	return r
+}
+
+func (r *reaper) run(cluster int) {
+	defer close(r.none)
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return // ECHILD
+		}
+		if pid == cluster {
+			r.ended <- exitCode(status)
+		}
+		if r.killing.Load() {
+			_ = unix.Kill(-1, unix.SIGKILL) // those whose fork the first kill has missed
+		}
+	}
+}
+
+// killAll kills all other processes of the PID namespace and waits for them.
+func (r *reaper) killAll() {
+	r.killing.Store(true)
+	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there are none
+	<-r.none
+}

@@ -1,0 +1,161 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespaces are those that a cluster has of its own. Of the IPC namespace hostIPC Pods would leave objects on the machine,
+// and privileged Pods with the host's network could rename it.
+const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// Launch runs the cluster in new namespaces until it ends, and returns its exit code. SIGINT, SIGTERM and SIGHUP are forwarded
+// to it.
+func (c Config) Launch(ctx context.Context) (code int, err error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup, which Notify would override
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	signal.Ignore(syscall.SIGPIPE) // the cluster runs on when the reader of its output is gone
+	// This process holds the lock until it has removed what the cluster leaves.
+	lock := os.NewFile(uintptr(c.Lock), "lock")
+	defer lock.Close()
+	link, err := c.claimLink()
+	if err != nil {
+		return 1, errors.Join(err, c.removeNewDataDir())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer link.close()
+	defer cancel()
+	first, control, err := c.startInit(lock)
+	if err != nil {
+		return 1, errors.Join(err, c.removeNewDataDir())
+	}
+	ended := make(chan int, 1)
+	go func() { ended <- wait(first) }()
+	if err := c.connect(ctx, link, first.Process.Pid, control); err != nil {
+		// The first process ends with its control pipe. If it has failed, it has said why.
+		_ = control.Close()
+		if code := <-ended; code != 0 {
+			err = nil
+		}
+		return 1, errors.Join(err, c.release(ctx), c.removeNewDataDir())
+	}
+	for {
+		select {
+		case came := <-signals:
+			_ = first.Process.Signal(came) // it may have ended
+		case code := <-ended:
+			return code, errors.Join(link.remove(), control.Close(), c.release(ctx), c.removeNewDataDir())
+		}
+	}
+}
+
+// startInit starts the first process of the namespaces. It waits for the link's address on the control pipe.
+func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find the program %s: %w", Program, err)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer read.Close()
+	listener := os.NewFile(uintptr(c.Listener), "listener")
+	defer listener.Close() // connections are accepted by the cluster alone
+	inner := c
+	inner.Init, inner.Lock, inner.Listener, inner.Control = true, insideLock, insideListener, insideListener+1
+	first = exec.Command(program, inner.Args()...)
+	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
+	first.ExtraFiles = []*os.File{lock, listener, read}
+	// A process group of its own, so that Ctrl-C on the terminal reaches this process alone, which forwards it.
+	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setpgid: true}
+	if err := first.Start(); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start the cluster in namespaces of its own: %w", err), write.Close())
+	}
+	return first, write, nil
+}
+
+// connect connects the namespaces to the machine's network and lets the cluster start.
+func (c Config) connect(ctx context.Context, link *link, pid int, control io.Writer) error {
+	if err := link.create(pid); err != nil {
+		return err
+	}
+	if err := link.relay(ctx, pid, c.Resolvers); err != nil {
+		return err
+	}
+	if err := json.NewEncoder(control).Encode(link.inside); err != nil {
+		return fmt.Errorf("report the link's address to the first process of the namespaces: %w", err)
+	}
+	return nil
+}
+
+// wait waits for a process and returns its exit code, which is 128 plus the signal's number if a signal ended it.
+func wait(cmd *exec.Cmd) int {
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exitCode(unix.WaitStatus(exit.Sys().(syscall.WaitStatus)))
+	default:
+		log("wait for the cluster: %v", err)
+		return 1
+	}
+}
+
+func exitCode(status unix.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// removeNewDataDir removes a data directory that was created for this start, if it has no cluster.
+func (c Config) removeNewDataDir() error {
+	if !c.NewDataDir {
+		return nil
+	}
+	return RemoveUninitialized(c.DataDir)
+}
+
+// RemoveUninitialized removes a data directory that has nothing but its lock; others stay.
+func RemoveUninitialized(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove the data directory of a cluster that did not start: %w", err)
+	}
+	if len(entries) > 1 || len(entries) == 1 && entries[0].Name() != LockName {
+		return nil
+	}
+	if err := errors.Join(ignoreAbsent(os.Remove(filepath.Join(dir, LockName))), ignoreAbsent(os.Remove(dir))); err != nil {
+		return fmt.Errorf("remove the data directory of a cluster that did not start: %w", err)
+	}
+	return nil
+}
+
+// LockName is the name of the lock file in a data directory.
+const LockName = "lock"
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

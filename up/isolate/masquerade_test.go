@@ -1,0 +1,79 @@
+package isolate
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// inNewNetwork calls a function in a network namespace of its own. Programs that it starts run there, too.
+func inNewNetwork(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			do()
+		}
+	}()
+	<-done
+	require.NoError(t, err)
+}
+
+// TestRulesEndWithTheirSocket checks the rules as nft lists them.
+func TestRulesEndWithTheirSocket(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	inside := netip.MustParseAddr("198.18.0.2")
+	var rules, left []byte
+	var m *masquerade
+	var listErr error
+	inNewNetwork(t, func() {
+		if m, err = newMasquerade("berth01234567", inside); err != nil {
+			return
+		}
+		rules, listErr = exec.Command(nft, "list", "ruleset").CombinedOutput()
+		m.close()
+		left, _ = exec.Command(nft, "list", "ruleset").CombinedOutput()
+	})
+	require.NoError(t, err)
+	require.NoError(t, listErr, "%s", rules)
+	require.Contains(t, string(rules), "table ip berth01234567")
+	require.Contains(t, string(rules), "type nat hook postrouting priority srcnat; policy accept;")
+	require.Contains(t, string(rules), `ip saddr 198.18.0.2 oifname != "berth01234567" masquerade`)
+	require.Empty(t, string(left))
+	require.True(t, m.owned, "this kernel can")
+}
+
+func TestRulesOfAKernelWithoutOwners(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	var rules []byte
+	inNewNetwork(t, func() {
+		for range 2 { // the first is left by a run that was killed
+			var m *masquerade
+			if m, err = createMasquerade("berth01234567", netip.MustParseAddr("198.18.0.2"), false); err != nil {
+				return
+			}
+			rules, _ = exec.Command(nft, "list", "ruleset").CombinedOutput()
+			defer m.close()
+		}
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(rules), "masquerade"), "%s", rules)
+}

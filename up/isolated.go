@@ -1,0 +1,134 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/up/isolate"
+)
+
+// Isolate replaces this process by the program that runs the cluster in namespaces of its own. argv is the command line of the
+// process that runs the cluster there. It returns only with an error: then nothing has been changed, or that is undone.
+func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
+	c.startedAt = c.clock.Now()
+	if err := c.check(ctx); err != nil {
+		return err
+	}
+	listener, err := c.listenOutside(ctx)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	created, lock, err := c.makeDataDir(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	err = c.endEarlierRun(ctx)
+	if err == nil {
+		err = c.becomeIsolated(lock, listener, created, argv)
+	}
+	if created {
+		err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
+	}
+	return err
+}
+
+// listenOutside opens the API server's listening socket on the machine's loopback.
+func (l Layout) listenOutside(ctx context.Context) (*os.File, error) {
+	address := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.APIPort))
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address.String())
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, portInUse(address, "--api-port")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--api-port: listen on %s: %w", address, err)
+	}
+	file, err := listener.(*net.TCPListener).File() // a copy
+	return file, errors.Join(err, listener.Close())
+}
+
+// endEarlierRun removes what an earlier run has left, isolated or not: an isolated cluster takes nothing over, because
+// processes cannot move to other namespaces.
+func (c *Cluster) endEarlierRun(ctx context.Context) error {
+	if c.isClean() {
+		return nil
+	}
+	ended, err := stopStale(ctx, c.RunDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range ended {
+		c.progress.Printf("stopped %s of an earlier run", name)
+	}
+	if err := c.cleanup(ctx); err != nil {
+		return fmt.Errorf("remove what an earlier run has left: %w", err)
+	}
+	return nil
+}
+
+// becomeIsolated executes the program that isolates the cluster. It inherits the lock and the listening socket.
+func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []string) error {
+	pods, services, err := c.networks()
+	if err != nil {
+		return err
+	}
+	servers := nameservers("/etc/resolv.conf")
+	config := isolate.Config{
+		Link: c.Bridge(), Avoid: []netip.Prefix{pods, services}, DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
+		NewDataDir: created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
+	}
+	for _, server := range servers {
+		if server.IsLoopback() {
+			config.Resolvers = append(config.Resolvers, server)
+		} else {
+			config.Avoid = append(config.Avoid, netip.PrefixFrom(server, server.BitLen()))
+		}
+	}
+	for _, file := range []*os.File{lock, listener} {
+		if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("pass the lock and the API server's socket to %s: %w", isolate.Program, err)
+		}
+	}
+	program := c.Program(isolate.Program)
+	err = unix.Exec(program, append([]string{program}, config.Args()...), os.Environ())
+	return fmt.Errorf("start %s: %w", program, err)
+}
+
+// nameservers returns the name servers of a resolv.conf.
+func nameservers(path string) []netip.Addr {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var servers []netip.Addr
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if server, err := netip.ParseAddr(fields[1]); err == nil {
+			servers = append(servers, server)
+		}
+	}
+	return servers
+}
+
+// isolatedArgs are the arguments with which the control plane serves on the machine's loopback, too; the file is its inherited
+// socket, nil if the cluster is not isolated.
+func (c *Cluster) isolatedArgs() (args []string, inherited []*os.File) {
+	if c.config.Inside == nil {
+		return nil, nil
+	}
+	const firstInherited = 3
+	return []string{"--listener-fd", strconv.Itoa(firstInherited)}, []*os.File{c.config.Inside.Listener}
+}

@@ -1,12 +1,14 @@
 package cm
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	cgroupslib "github.com/opencontainers/cgroups"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
@@ -98,4 +100,33 @@ func TestMemoryQoSOfGroups(t *testing.T) {
 	expect(map[string]string{class + "/memory.low": "0", pods + "/memory.min": "0"})
 	require.EqualValues(t, 1<<30, *PodLimits(guaranteed, 0, ResourceOptions{
 		Unified: true, MemoryQoS: &MemoryQoSConfig{ReservationPolicy: tiered}}).MemoryMin)
+}
+
+// TestMemoryQoSOfTheKernel writes and reads the files of cgroup v2 itself.
+func TestMemoryQoSOfTheKernel(t *testing.T) {
+	if os.Getuid() != 0 || !cgroupslib.IsCgroup2UnifiedMode() {
+		t.Skip("needs root and cgroup v2")
+	}
+	root := fmt.Sprintf("/berth-test-%d", os.Getpid())
+	m, err := New(Deps{}, Config{CgroupRoot: root, Resources: ResourceOptions{Unified: true, MemoryQoS: &MemoryQoSConfig{ReservationPolicy: tiered}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.RemoveRoot(context.WithoutCancel(t.Context()))) })
+	require.NoError(t, m.EnsureRoot(t.Context()))
+	pod := podOf("u-1", corev1.ResourceRequirements{})
+	pod.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: amounts("cpu", "1", "memory", "64Mi"), Limits: amounts("cpu", "2", "memory", "128Mi"),
+	}
+	parent, err := m.EnsurePod(t.Context(), pod)
+	require.NoError(t, err)
+	require.NoError(t, m.UpdateClasses(t.Context(), RequestsOf(pod, true)))
+	for file, want := range map[string]string{
+		parent + "/memory.low": fmt.Sprint(64 << 20), parent + "/memory.max": fmt.Sprint(128 << 20),
+		parent + "/cpu.max": "200000 100000", parent + "/cpu.weight": "100",
+		root + "/kubepods/burstable/memory.low": fmt.Sprint(64 << 20), root + "/kubepods/memory.min": fmt.Sprint(64 << 20),
+		root + "/kubepods/burstable/cpu.weight": "100",
+	} {
+		got, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
+		require.NoError(t, err)
+		require.Equal(t, want, strings.TrimSpace(string(got)), file)
+	}
 }

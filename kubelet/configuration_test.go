@@ -15,8 +15,8 @@ import (
 
 func TestResourceConfigurationIsChecked(t *testing.T) {
 	for want, in := range map[string]*kubeletconfig.KubeletConfiguration{
-		"cpuCFSQuotaPeriod 2s: want 1ms to 1s":      {CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
-		"cpuCFSQuotaPeriod 0s":                      {CPUCFSQuotaPeriod: &metav1.Duration{}},
+		"want 1ms to 1s":      {CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
+		"cpuCFSQuotaPeriod (--cpu-cfs-quota-period) \"0s\"":                      {CPUCFSQuotaPeriod: &metav1.Duration{}},
 		"want cgroupfs or systemd":                  {CgroupDriver: "docker"},
 		"memorySwap.swapBehavior":                   {MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "Unlimited"}},
 		`"all" is not one of none, pods`:            {EnforceNodeAllocatable: []string{"all"}},
@@ -29,13 +29,14 @@ func TestResourceConfigurationIsChecked(t *testing.T) {
 		_, err := NewMainKubelet(in, nil, true)
 		require.ErrorContains(t, err, want)
 	}
-	config, err := convertConfiguration(&kubeletconfig.KubeletConfiguration{
+	chosen, err := convertConfiguration(&kubeletconfig.KubeletConfiguration{
 		MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "LimitedSwap"}, SingleProcessOOMKill: ptr.To(true),
 		EnforceNodeAllocatable: []string{"pods", "system-reserved"}, SystemReservedCgroup: "/system", CgroupDriver: "systemd",
 		FailSwapOn: ptr.To(true), FailCgroupV1: ptr.To(true), SeccompDefault: ptr.To(true),
 		CPUCFSQuota: ptr.To(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 50 * time.Millisecond},
 	}, os.Hostname)
 	require.NoError(t, err)
+	config := chosen.Agent
 	require.Equal(t, cm.LimitedSwap, config.Cgroups.SwapBehavior)
 	require.True(t, *config.Cgroups.SingleProcessOOMKill)
 	require.Equal(t, "/system", config.Cgroups.Enforcement.SystemReservedCgroup)
@@ -45,8 +46,10 @@ func TestResourceConfigurationIsChecked(t *testing.T) {
 	require.True(t, config.Cgroups.NoCPUQuota)
 	require.Equal(t, 50*time.Millisecond, config.Cgroups.CPUQuotaPeriod)
 
-	config, err = convertConfiguration(&kubeletconfig.KubeletConfiguration{}, os.Hostname)
+	chosen, err = convertConfiguration(&kubeletconfig.KubeletConfiguration{}, os.Hostname)
 	require.NoError(t, err)
+	config = chosen.Agent
 	require.False(t, config.Pods.SeccompDefault || config.Cgroups.NoCPUQuota)
-	require.Zero(t, config.Cgroups.CPUQuotaPeriod)
+	require.True(t, config.Cgroups.FailV1 && config.Cgroups.FailSwapOn, "the defaults of Kubernetes")
+	require.Equal(t, 100*time.Millisecond, config.Cgroups.CPUQuotaPeriod)
 }

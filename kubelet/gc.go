@@ -7,16 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/node"
-)
-
-// The thresholds of image garbage collection that are not configured, in percent.
-const (
-	defaultImageGCHigh = 85
-	defaultImageGCLow  = 80
 )
 
 // StartGarbageCollection starts the garbage collection of containers and images, until the Kubelet ends. It returns at
@@ -24,9 +17,8 @@ const (
 func (k *Kubelet) StartGarbageCollection() {
 	go k.collectContainersPeriodically()
 	collector, err := k.parts.Housekeeping.NewImageCollector(images.CollectorConfig{
-		High:   int(ptr.Deref(k.configuration.ImageGCHighThresholdPercent, defaultImageGCHigh)),
-		Low:    int(ptr.Deref(k.configuration.ImageGCLowThresholdPercent, defaultImageGCLow)),
-		Period: ImageGCPeriod,
+		High: int(*k.configuration.ImageGCHighThresholdPercent), Low: int(*k.configuration.ImageGCLowThresholdPercent),
+		MinAge: k.configuration.ImageMinimumGCAge.Duration, Period: ImageGCPeriod,
 	})
 	if err != nil {
 		k.deps.Logger.Error("failed to start image garbage collection", "error", err)

@@ -22,10 +22,11 @@ type Kubelet struct {
 	// config and deps are those of the agent. Options change them before the agent is made.
 	config agent.Config
 	deps   agent.Deps
-	// configuration and injected are what NewMainKubelet was called with.
+	// configuration is the one that NewMainKubelet was called with, with defaults, and injected its dependencies.
 	configuration kubeletconfig.KubeletConfiguration
 	injected      *KubeletDeps
-	auth          *server.Auth // nil asks the API server
+	auth          *server.Auth      // nil means access
+	access        server.AuthConfig // of the configuration
 	machine       *cachedMachine
 	// ctx is the context of methods that are given none. It ends when Run does, or with Close.
 	ctx    context.Context //nolint:containedctx // see above

@@ -7,11 +7,9 @@ import (
 	"os"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
-	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
@@ -56,17 +54,17 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	if kubeDeps.OSInterface != nil {
 		hostname = kubeDeps.OSInterface.Hostname
 	}
-	config, err := convertConfiguration(kubeCfg, hostname)
+	chosen, err := convertConfiguration(kubeCfg, hostname)
 	if err != nil {
 		return nil, fmt.Errorf("create kubelet: %w", err)
 	}
 	k := &Kubelet{
-		configuration: *kubeCfg.DeepCopy(), injected: kubeDeps, config: config, deps: convertDeps(kubeDeps, standaloneMode),
-		machine: &cachedMachine{},
+		configuration: *chosen.Source.DeepCopy(), injected: kubeDeps, config: chosen.Agent, deps: convertDeps(kubeDeps, standaloneMode),
+		machine: &cachedMachine{}, access: chosen.Agent.Server.Auth,
 	}
 	k.config.Static.HandlePodOnly = kubeDeps.PodConfig != nil
-	if kubeDeps.OOMAdjuster != nil {
-		k.config.OOMScoreAdj = ptr.To(oomScoreAdj(kubeCfg))
+	if kubeDeps.OOMAdjuster == nil {
+		k.config.OOMScoreAdj = nil // the caller's process keeps its own
 	}
 	if kubeDeps.Auth != nil {
 		k.auth = &server.Auth{Authenticator: kubeDeps.Auth, Authorizer: kubeDeps.Auth}
@@ -76,6 +74,9 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	}
 	if err := k.build(); err != nil {
 		return nil, err
+	}
+	for _, warning := range chosen.Warnings {
+		k.deps.Logger.Warn("configuration without effect", "setting", warning)
 	}
 	return k, nil
 }
@@ -93,11 +94,4 @@ func convertDeps(in *KubeletDeps, standalone bool) agent.Deps {
 		out.Client = nil
 	}
 	return out
-}
-
-func oomScoreAdj(in *kubeletconfig.KubeletConfiguration) int {
-	if in.OOMScoreAdj != nil {
-		return int(*in.OOMScoreAdj)
-	}
-	return qos.KubeletOOMScoreAdj
 }

@@ -4,35 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/network"
 )
 
-const (
-	defaultSyncFrequency = time.Minute
-	defaultStreamIdle    = 4 * time.Hour
-)
-
-// GetConfiguration returns the configuration that the Kubelet works with. The caller owns it.
+// GetConfiguration returns the configuration that is in force, with defaults, as /configz shows it. The caller owns it.
 func (k *Kubelet) GetConfiguration() kubeletconfig.KubeletConfiguration {
-	out := *k.configuration.DeepCopy()
-	out.ContainerRuntimeEndpoint, out.PodLogsDir = k.config.Runtime.Endpoint, k.config.Logs.PodsDir
-	out.ClusterDomain, out.ClusterDNS = k.config.DNS.ClusterDomain, slices.Clone(k.config.DNS.ClusterDNS)
-	out.MaxPods, out.CgroupRoot, out.ResolverConfig = int32(k.config.Pods.Max), k.config.Cgroups.Root, ptr.To(k.config.DNS.ResolvConf)
-	out.StaticPodPath, out.StaticPodURL = k.config.Static.Path, k.config.Static.URL
-	out.SyncFrequency.Duration, out.StreamingConnectionIdleTimeout.Duration = k.ResyncInterval(),
-		k.StreamingConnectionIdleTimeout()
-	return out
+	return *k.agent.Configuration()
 }
 
 // GetHostname returns the machine's name as the Node has it.
@@ -115,18 +101,12 @@ func (k *Kubelet) GetExtraSupplementalGroupsForPod(pod *corev1.Pod) []int64 {
 
 // ResyncInterval is the configured interval between syncs of an unchanged Pod.
 func (k *Kubelet) ResyncInterval() time.Duration {
-	if d := k.configuration.SyncFrequency.Duration; d > 0 {
-		return d
-	}
-	return defaultSyncFrequency
+	return k.configuration.SyncFrequency.Duration
 }
 
 // StreamingConnectionIdleTimeout is how long a stream to a container may be idle.
 func (k *Kubelet) StreamingConnectionIdleTimeout() time.Duration {
-	if d := k.configuration.StreamingConnectionIdleTimeout.Duration; d > 0 {
-		return d
-	}
-	return defaultStreamIdle
+	return k.configuration.StreamingConnectionIdleTimeout.Duration
 }
 
 // GenerateRunContainerOptions returns the options that the container would be started with now.

@@ -1,7 +1,7 @@
 package kubelet
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/server"
@@ -56,7 +53,8 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 		Profiling: ptr.Deref(in.EnableProfilingHandler, true), ContentionProfiling: in.EnableContentionProfiling,
 		DebugFlags: ptr.Deref(in.EnableDebugFlagsHandler, true),
 		NodeName:   k.config.Node.Name, Addresses: []string{hostPort(address, port)}, CertFile: tlsOptions.CertFile,
-		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
+		KeyFile: tlsOptions.KeyFile, TLS: cmp.Or(tlsOptions.Config, k.config.Server.TLS), DisableDebugging: !debugging,
+		StreamIdleTimeout: k.config.Server.StreamIdleTimeout,
 	})
 	if err != nil {
 		return err
@@ -72,9 +70,9 @@ func (k *Kubelet) serverAuth(auth server.AuthInterface) (server.Auth, error) {
 	case k.auth != nil:
 		return *k.auth, nil
 	}
-	return server.NewDelegatedAuth(server.AuthDeps{Client: k.deps.Client, Logger: k.deps.Logger}, server.AuthConfig{
-		ClientCAFile: k.configuration.Authentication.X509.ClientCAFile,
-	})
+	access := k.access
+	access.ClientCAFile = k.configuration.Authentication.X509.ClientCAFile
+	return server.NewDelegatedAuth(server.AuthDeps{Client: k.deps.Client, Logger: k.deps.Logger}, access)
 }
 
 func hostPort(address net.IP, port uint) string {
@@ -100,7 +98,7 @@ func (k *Kubelet) serveReadOnly(address net.IP, port uint) error {
 	if err != nil {
 		return fmt.Errorf("serve the node's read-only API: %w", err)
 	}
-	s := &http.Server{Handler: k.readOnlyHandler(), ReadHeaderTimeout: readOnlyHeaderTimeout}
+	s := &http.Server{Handler: server.ReadOnlyHandler(k.agent.ServerDeps(server.Auth{})), ReadHeaderTimeout: readOnlyHeaderTimeout}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(listener) }()
 	select {
@@ -116,26 +114,6 @@ func ignoreClosed(err error) error {
 		return nil
 	}
 	return err
-}
-
-// readOnlyHandler serves what anybody may read. It runs nothing, and reads neither files nor logs of containers.
-func (k *Kubelet) readOnlyHandler() http.Handler {
-	deps := k.agent.ServerDeps(server.Auth{})
-	mux := http.NewServeMux()
-	server.StatsRoutes(mux, deps.Stats)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(deps.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
-		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{}}
-		for _, pod := range deps.Host.GetPods() {
-			list.Items = append(list.Items, *pod)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(&list); err != nil {
-			k.deps.Logger.Info("failed to write the list of Pods", "error", err)
-		}
-	})
-	return deps.RequestMetrics.Instrument("readonly", mux)
 }
 
 // ServeLogs serves the machine's log files, below the path /logs/.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -81,14 +80,6 @@ func newExplain() *cobra.Command {
 	f.BoolVar(&flags.plugin, "plugin", false, "use KUBECONFIG and ~/.kube/config as kubectl does")
 	_ = f.MarkHidden("plugin") // fails only for a flag that does not exist
 	return cmd
-}
-
-// pluginArgs turns `kubectl-why …` into `berth explain --plugin …`.
-func pluginArgs(argv []string) []string {
-	if filepath.Base(argv[0]) == pluginName {
-		return append([]string{"explain", "--plugin"}, argv[1:]...)
-	}
-	return argv[1:]
 }
 
 // target is the object to explain; an empty kind means everything that is stuck.

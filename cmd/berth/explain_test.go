@@ -90,8 +90,8 @@ func TestAWatchKeepsTheVerdictInSight(t *testing.T) {
 }
 
 func TestPluginArgs(t *testing.T) {
-	require.Equal(t, []string{"explain", "--plugin", "pod/x"}, pluginArgs([]string{"/usr/bin/kubectl-why", "pod/x"}))
-	require.Equal(t, []string{"up"}, pluginArgs([]string{"berth", "up"}))
+	require.Equal(t, []string{"explain", "--plugin", "pod/x"}, linkArgs([]string{"/usr/bin/kubectl-why", "pod/x"}))
+	require.Equal(t, []string{"up"}, linkArgs([]string{"berth", "up"}))
 }
 
 func TestCompletionOffersTypes(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,19 @@ const (
 type usageError struct{ error }
 
 func main() {
-	os.Exit(run(signals.Context(), pluginArgs(os.Args)))
+	os.Exit(run(signals.Context(), linkArgs(os.Args)))
+}
+
+// linkArgs turns `kubectl-why …` into `berth explain --plugin …` and `kubelet …` into `berth kubelet …`: links to berth have these
+// names.
+func linkArgs(argv []string) []string {
+	switch filepath.Base(argv[0]) {
+	case pluginName:
+		return append([]string{"explain", "--plugin"}, argv[1:]...)
+	case kubeletName:
+		return append([]string{kubeletName}, argv[1:]...)
+	}
+	return argv[1:]
 }
 
 func run(ctx context.Context, args []string) int {
@@ -81,7 +94,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
 	addClusterCommands(root, markService(newUp()), newExplain(), newDoctor(), newKubectl(), newImages())
-	root.AddCommand(markService(newNode()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
+	root.AddCommand(markService(newKubelet()), markService(newNode()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
 		newRun(), newVersion())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {

@@ -1,39 +1,28 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
-	"net/url"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/agent"
-	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
-	"github.com/berth-dev/berth/kubelet/network"
-	"github.com/berth-dev/berth/kubelet/watchdog"
-	"github.com/berth-dev/berth/version"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/settings"
 )
-
-// nodeLogDir is the directory that a node's server serves at /logs/.
-const nodeLogDir = "/var/log"
 
 // nodeFlags are the flags of berth node. It has many fields because each flag is one.
 type nodeFlags struct {
@@ -58,8 +47,9 @@ type nodeFlags struct {
 	verbosity              int
 }
 
-func newNode() *cobra.Command {
-	var flags nodeFlags
+func newNode() *cobra.Command { return newNodeWith(&nodeFlags{}) }
+
+func newNodeWith(flags *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "node --kubeconfig FILE", Short: "Join this machine to a cluster you have", Args: noArgs,
 		Long: "Runs berth's kubelet against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
@@ -68,8 +58,8 @@ func newNode() *cobra.Command {
 			"  berth node --bootstrap-kubeconfig bootstrap.kubeconfig --kubeconfig /var/lib/kubelet/kubeconfig --rotate-server-certificates",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
-	addNodeFlags(cmd, &flags)
-	addNodeServerFlags(cmd, &flags)
+	addNodeFlags(cmd, flags)
+	addNodeServerFlags(cmd, flags)
 	flags.images.add(cmd.Flags())
 	flags.containerLogs.add(cmd.Flags())
 	return cmd
@@ -79,7 +69,7 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity (required)")
 	f.StringVar(&flags.name, "node-name", "", "the Node's name (default: the host name)")
-	f.StringVar(&flags.ip, "node-ip", "", "the Node's address (default: the local address of connections to the API server)")
+	f.StringVar(&flags.ip, "node-ip", "", "the Node's address, or two of different families (default: the local address of connections to the\nAPI server)")
 	f.StringVar(&flags.runtime, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the CRI socket")
 	f.StringVar(&flags.root, "root-dir", "/var/lib/kubelet", "directory of Pods' files and volumes")
 	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
@@ -120,71 +110,43 @@ func addNodeServerFlags(cmd *cobra.Command, flags *nodeFlags) {
 		"with --profiling: record where goroutines block, served at /debug/pprof/block")
 }
 
-func (f nodeFlags) run(cmd *cobra.Command) (err error) {
+func (f nodeFlags) run(cmd *cobra.Command) error {
 	if f.contention && !f.profiling {
 		return usageError{errors.New("--contention-profiling needs --profiling, which serves the profile")}
 	}
 	if f.kubeconfig == "" {
 		return usageError{errors.New("--kubeconfig is required: name the kubeconfig of the cluster to join")}
 	}
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("berth node makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
+	chosen, err := f.settings()
+	if err != nil {
+		return err
+	}
+	ips, err := parseNodeIPs(f.ip)
+	if err != nil {
+		return usageError{err}
 	}
 	memory.TuneGC(f.profiling)
 	logger := stderrLogger(f.verbosity)
-	name, err := f.nodeName()
-	if err != nil {
-		return err
+	for _, warning := range chosen.Warnings {
+		logger.Warn("configuration without effect", "setting", warning)
 	}
-	ctx := cmd.Context()
-	id, err := f.identify(ctx, name, logger)
-	defer id.stop()
-	if err != nil {
-		return err
-	}
-	config, err := f.config(ctx, id, name)
-	if err != nil {
-		return err
-	}
-	client, err := id.client()
-	if err != nil {
-		return err
-	}
-	leases, err := id.client()
-	if err != nil {
-		return err
-	}
+	group, ctx := errgroup.WithContext(cmd.Context())
 	records, err := newTimelineServer(ctx, f.socket)
 	if err != nil {
 		return err
 	}
-	k, err := agent.New(agent.Deps{
-		Client: client, LeaseClient: leases, Timeline: records.recorder, Logger: logger,
-		Collectors: append(id.metrics, records.stages), TracerProvider: records.tracerProvider(),
-		OnIdle: memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
-		OnNodeIPsChanged: func(ips []net.IP) {
-			id.conns.CloseAll()
-			if err := id.onAddressesChanged(ips); err != nil {
-				logger.Error("serving certificate does not cover the node's current address", "addresses", ips, "error", err)
-			}
-		},
-	}, config)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, k.Close()) }()
-	if _, err := os.Stat(f.manifests); f.manifests != "" && err != nil { // it may be created later
-		logger.Warn("--pod-manifest-path does not exist yet; static Pods are disabled until it does", "error", err)
-	}
-	dog, err := watchdog.New(watchdog.Deps{Ready: k.Serving(), Healthy: k.Healthy, Logger: logger})
-	if err != nil {
-		return err
-	}
-	logger.Info("joining the cluster", "cluster", id.server.Host, "node", config.Node.Name, "address", config.Node.IPs[0])
-	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return records.run(ctx) })
-	group.Go(func() error { return k.Start(ctx) })
-	group.Go(func() error { return dog.Start(ctx) })
+	group.Go(func() error {
+		return daemon.Run(ctx, daemon.Deps{
+			Timeline: records.recorder, Collectors: []prometheus.Collector{records.stages}, Flags: flagValues(cmd),
+			TracerProvider: records.tracerProvider(), OnIdle: memory.Release, Logger: logger,
+		}, daemon.Config{
+			Settings: chosen, Kubeconfig: f.kubeconfig, BootstrapKubeconfig: f.bootstrap, CertDir: f.certDir, RootDir: f.root,
+			NodeName: f.name, Addresses: daemon.AddressRule{IPs: ips, ServerRoute: true}, LockFile: f.lockFile,
+			ExitOnLockContention: f.lockYield, CredentialProviders: f.images.providers, CredentialProvidersDir: f.images.binDir,
+			ClusterCA: true, ServeNodeIP: true,
+		})
+	})
 	return group.Wait()
 }
 
@@ -195,161 +157,34 @@ func flagValues(cmd *cobra.Command) map[string]string {
 	return values
 }
 
-// nodeName returns --node-name, or the machine's host name.
-func (f nodeFlags) nodeName() (string, error) {
-	if f.name != "" {
-		return f.name, nil
+// settings returns what the flags say, as a KubeletConfiguration does.
+func (f nodeFlags) settings() (*settings.Settings, error) {
+	c := &settings.Configuration{
+		ContainerRuntimeEndpoint: f.runtime, PodLogsDir: f.logs, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
+		ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: int32(f.maxPods), StaticPodPath: f.manifests, StaticPodURL: f.manifestURL,
+		Port: f.port, HealthzPort: ptr.To(int32(f.healthzPort)), TLSCertFile: f.certFile, TLSPrivateKeyFile: f.keyFile,
+		RotateCertificates: f.bootstrap != "", ServerTLSBootstrap: f.rotateServer,
+		EnableProfilingHandler: &f.profiling, EnableContentionProfiling: f.contention, EnableDebugFlagsHandler: &f.debugFlags,
+		EnableSystemLogQuery: &f.logQuery, EnableDebuggingHandlers: &f.debugging,
+		EvictionHard: settings.DefaultEvictionHard(), SyncFrequency: metav1.Duration{Duration: podworker.DefaultResyncPeriod},
+		MakeIPTablesUtilChains: ptr.To(false),
 	}
-	host, err := os.Hostname()
+	c.Authentication.X509.ClientCAFile = f.clientCA
+	f.images.set(c)
+	f.containerLogs.set(c)
+	if err := f.resources.set(c); err != nil {
+		return nil, err
+	}
+	chosen, err := settings.Convert(c)
 	if err != nil {
-		return "", fmt.Errorf("find the host name (or give --node-name): %w", err)
+		return nil, usageError{err}
 	}
-	return strings.ToLower(host), nil
-}
-
-// certificateDir returns the directory of the node's certificates.
-func (f nodeFlags) certificateDir() string {
-	if f.certDir != "" {
-		return f.certDir
-	}
-	return filepath.Join(f.root, "pki")
-}
-
-func (f nodeFlags) config(ctx context.Context, id *identity, name string) (agent.Config, error) {
-	driver, err := cm.ParseDriver(f.cgroupDriver)
-	if err != nil {
-		return agent.Config{}, usageError{fmt.Errorf("--cgroup-driver: %w", err)}
-	}
-	ip, err := f.address(ctx, id.server.Host)
-	if err != nil {
-		return agent.Config{}, err
-	}
-	server := agent.ServerConfig{
-		Addresses: []string{net.JoinHostPort(ip.String(), strconv.Itoa(int(f.port)))}, Port: f.port,
-		CertFile: f.certFile, KeyFile: f.keyFile, ClientCAFile: f.clientCA,
-	}
-	if err := f.serve(ctx, id, &server, name, ip); err != nil {
-		return agent.Config{}, err
-	}
-	server.Profiling, server.Contention, server.DebugFlags = f.profiling, f.contention, f.debugFlags
-	server.LogDir, server.LogQuery, server.NoDebugging = nodeLogDir, f.logQuery, !f.debugging
-	if f.healthzPort > 0 {
-		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
-	}
-	config := agent.Config{
-		Node:    agent.NodeConfig{Name: name, IPs: []net.IP{ip}, Version: version.Kubelet()},
-		RootDir: f.root,
-		Logs: agent.LogsConfig{
-			PodsDir: f.logs, ContainersDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(agent.ContainerLogsDir)),
-		},
-		Runtime:     agent.RuntimeConfig{Endpoint: f.runtime},
-		Cgroups:     agent.CgroupConfig{Root: f.cgroupRoot, Driver: driver},
-		DNS:         network.DNS{ClusterDNS: f.dns, ClusterDomain: f.domain},
-		Pods:        agent.PodConfig{Max: f.maxPods},
-		Lock:        agent.LockConfig{File: f.lockFile, ExitOnContention: f.lockYield},
-		Static:      agent.StaticConfig{Path: f.manifests, URL: f.manifestURL},
-		Server:      server,
-		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
-	}
-	f.images.set(&config)
-	return config, errors.Join(f.containerLogs.apply(&config), f.resources.apply(&config))
-}
-
-// addressTimeout bounds the DNS lookup of the API server's name.
-const addressTimeout = 10 * time.Second
-
-// addresses returns a function that detects the node's address again, nil if --node-ip sets it.
-func (f nodeFlags) addresses(server string) func(context.Context) ([]net.IP, error) {
-	if f.ip != "" {
-		return nil
-	}
-	return func(ctx context.Context) ([]net.IP, error) {
-		ip, err := f.address(ctx, server)
-		return []net.IP{ip}, err
-	}
-}
-
-// address returns the node's own address: --node-ip, or the source address that the kernel chooses for the API server.
-func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
-	if f.ip != "" {
-		ip, err := netip.ParseAddr(f.ip)
-		if err != nil {
-			return nil, usageError{fmt.Errorf("--node-ip %q: not an address", f.ip)}
-		}
-		return ip.AsSlice(), nil
-	}
-	target, err := url.Parse(server)
-	if err != nil || target.Host == "" {
-		return nil, fmt.Errorf("find the node's address: the API server %q is not a URL: give --node-ip", server)
-	}
-	port := target.Port()
-	if port == "" {
-		port = "443"
-	}
-	// Connecting a datagram socket sends nothing: it only makes the kernel choose a route.
-	dialer := net.Dialer{Timeout: addressTimeout}
-	connection, err := dialer.DialContext(ctx, "udp", net.JoinHostPort(target.Hostname(), port))
-	if err != nil {
-		return nil, fmt.Errorf("find the node's address (or give --node-ip): %w", err)
-	}
-	defer connection.Close()
-	return connection.LocalAddr().(*net.UDPAddr).IP, nil
-}
-
-// completeServer fills in a self-signed certificate and the cluster's CA if the flags name no files.
-func (f nodeFlags) completeServer(server *agent.ServerConfig, id *identity, name string, ip net.IP) error {
-	dir := f.certificateDir()
-	if (server.CertFile == "") != (server.KeyFile == "") {
-		return usageError{errors.New("--tls-cert-file and --tls-private-key-file go together")}
-	}
-	if server.CertFile == "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("store the serving certificate: %w", err)
-		}
-		server.CertFile, server.KeyFile = filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
-		id.onAddressesChanged = func(ips []net.IP) error { return selfSign(name, dir, server.CertFile, server.KeyFile, ips) }
-		if err := id.onAddressesChanged([]net.IP{ip}); err != nil {
-			return err
-		}
-	}
-	return f.completeClientCA(server, id.server)
-}
-
-// selfSign writes a serving certificate and its key. A certificate that was created before for the same addresses is
-// reused: it is stored in dir.
-func selfSign(name, dir, certFile, keyFile string, ips []net.IP) error {
-	crt, key, err := cert.GenerateSelfSignedCertKeyWithFixtures(name, ips, nil, dir)
-	if err != nil {
-		return fmt.Errorf("create a serving certificate: %w", err)
-	}
-	if err := errors.Join(os.WriteFile(certFile, crt, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
-		return fmt.Errorf("store the serving certificate: %w", err)
-	}
-	return nil
-}
-
-// completeClientCA uses the cluster's CA for clients if --client-ca-file is not set.
-func (f nodeFlags) completeClientCA(server *agent.ServerConfig, rest *rest.Config) error {
-	dir := f.certificateDir()
-	if server.ClientCAFile != "" {
-		return nil
-	}
-	ca := rest.CAData
-	if len(ca) == 0 && rest.CAFile != "" {
-		server.ClientCAFile = rest.CAFile
-		return nil
-	}
-	if len(ca) == 0 {
-		return nil // clients can authenticate with tokens only
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("store the clients' CA: %w", err)
-	}
-	server.ClientCAFile = filepath.Join(dir, "client-ca.crt")
-	if err := os.WriteFile(server.ClientCAFile, ca, 0o600); err != nil {
-		return fmt.Errorf("store the clients' CA: %w", err)
-	}
-	return nil
+	// This command limits neither requests to the API server, which limits its clients itself, nor events, and it leaves the
+	// machine's sysctls and its own limits as they are.
+	chosen.API.QPS = -1
+	chosen.Agent.Events, chosen.Agent.MaxOpenFiles, chosen.Agent.KernelDefaults = agent.EventConfig{}, 0, ""
+	chosen.Agent.Images.PullQPS = f.images.qps
+	return chosen, nil
 }
 
 // loadKubeconfig reads a kubeconfig, or uses the Pod's own identity inside a cluster if the path is empty.

@@ -3,8 +3,9 @@ package main
 import (
 	"github.com/spf13/pflag"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/settings"
 )
 
 // imageFlags are the flags of images, with the upstream kubelet's defaults.
@@ -35,10 +36,15 @@ func (f *imageFlags) add(flags *pflag.FlagSet) {
 		"images of NeverVerifyAllowlistedImages: names without tag, or ending in /*")
 }
 
-func (f *imageFlags) set(c *agent.Config) {
-	c.Images = agent.ImageConfig{
-		GCHigh: f.high, GCLow: f.low, MaxParallelPulls: f.parallel, PullQPS: f.qps, PullBurst: f.burst,
-		CredentialProviders: f.providers, CredentialProvidersDir: f.binDir,
-		Verification: kubeletconfig.ImagePullCredentialsVerificationPolicy(f.verification), NotVerified: f.preloadedAllowlist,
+// set copies the flags into the configuration.
+func (f *imageFlags) set(c *settings.Configuration) {
+	high := f.high
+	if high == 0 {
+		high = 100 // which is how Kubernetes writes never
 	}
+	c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent = ptr.To(int32(high)), ptr.To(int32(f.low))
+	c.SerializeImagePulls, c.MaxParallelImagePulls = ptr.To(false), ptr.To(int32(f.parallel))
+	c.RegistryBurst = int32(f.burst)
+	c.ImagePullCredentialsVerificationPolicy = kubeletconfig.ImagePullCredentialsVerificationPolicy(f.verification)
+	c.PreloadedImagesVerificationAllowlist = f.preloadedAllowlist
 }

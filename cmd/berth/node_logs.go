@@ -1,12 +1,10 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/settings"
 )
 
 // logFlags limit the log files of containers. They are named as the kubelet's flags.
@@ -20,15 +18,7 @@ func (l *logFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&l.maxFiles, "container-log-max-files", 5, "maximum number of log files per container, at least 2")
 }
 
-// apply copies the flags into the config.
-func (l *logFlags) apply(config *agent.Config) error {
-	size, err := resource.ParseQuantity(l.maxSize)
-	if err != nil || size.Sign() <= 0 {
-		return usageError{fmt.Errorf("--container-log-max-size %q: want a size like 10Mi", l.maxSize)}
-	}
-	if l.maxFiles < 2 {
-		return usageError{fmt.Errorf("--container-log-max-files %d: want at least 2", l.maxFiles)}
-	}
-	config.Logs.MaxSize, config.Logs.MaxFiles = size.Value(), l.maxFiles
-	return nil
+// set copies the flags into the configuration.
+func (l *logFlags) set(c *settings.Configuration) {
+	c.ContainerLogMaxSize, c.ContainerLogMaxFiles = l.maxSize, ptr.To(int32(l.maxFiles))
 }

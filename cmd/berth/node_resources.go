@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/settings"
 )
 
 // seccompDefaultUsage is the help of --seccomp-default.
@@ -23,11 +23,11 @@ type resourceFlags struct {
 	seccompDefault                           bool
 	swap                                     string
 
-	set *pflag.FlagSet
+	flags *pflag.FlagSet
 }
 
 func (r *resourceFlags) add(f *pflag.FlagSet) {
-	r.set = f
+	r.flags = f
 	f.StringToStringVar(&r.kubeReserved, "kube-reserved", nil,
 		"resources reserved for Kubernetes daemons: cpu=100m,memory=200Mi")
 	f.StringToStringVar(&r.systemReserved, "system-reserved", nil, "resources reserved for system daemons")
@@ -46,31 +46,17 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 		"kill only one process of a container that is out of memory (always so with cgroup v1)")
 }
 
-// apply copies the flags into the config, which the kubelet validates as a whole.
-func (r *resourceFlags) apply(config *agent.Config) error {
-	c := &config.Cgroups
-	kubeReserved, err := cm.ParseReserved("kubeReserved", r.kubeReserved)
-	if err != nil {
-		return usageError{err}
+// set copies the flags into the configuration.
+func (r *resourceFlags) set(c *settings.Configuration) error {
+	if err := cm.SwapBehavior(r.swap).Validate(); err != nil {
+		return usageError{fmt.Errorf("--swap-behavior: %w", err)}
 	}
-	systemReserved, err := cm.ParseReserved("systemReserved", r.systemReserved)
-	if err != nil {
-		return usageError{err}
-	}
-	c.Enforcement = cm.Enforcement{
-		KubeReserved: kubeReserved, SystemReserved: systemReserved, Enforce: r.enforce,
-		KubeReservedCgroup: r.kubeReservedCgroup, SystemReservedCgroup: r.systemReservedCgroup,
-	}
-	c.PodPidsLimit, c.FailSwapOn, c.FailV1 = r.podPids, r.failSwapOn, r.failCgroupV1
-	config.Pods.SeccompDefault = r.seccompDefault
-	if c.SwapBehavior = cm.SwapBehavior(r.swap); c.SwapBehavior.Validate() != nil {
-		return usageError{fmt.Errorf("--swap-behavior: %w", c.SwapBehavior.Validate())}
-	}
-	if r.set.Changed("single-process-oom-kill") {
+	c.KubeReserved, c.SystemReserved, c.EnforceNodeAllocatable = r.kubeReserved, r.systemReserved, r.enforce
+	c.KubeReservedCgroup, c.SystemReservedCgroup = r.kubeReservedCgroup, r.systemReservedCgroup
+	c.PodPidsLimit, c.FailSwapOn, c.FailCgroupV1, c.SeccompDefault = &r.podPids, &r.failSwapOn, &r.failCgroupV1, &r.seccompDefault
+	c.MemorySwap.SwapBehavior = r.swap
+	if r.flags.Changed("single-process-oom-kill") {
 		c.SingleProcessOOMKill = &r.oneOOMKill
-	}
-	if err := c.Enforcement.Validate(); err != nil {
-		return usageError{fmt.Errorf("--enforce-node-allocatable: %w", err)}
 	}
 	return nil
 }

@@ -3,56 +3,49 @@ package main
 import (
 	"testing"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
-func TestResourceFlagsAreApplied(t *testing.T) {
-	apply := func(args ...string) (agent.Config, error) {
-		var flags resourceFlags
-		set := pflag.NewFlagSet("node", pflag.ContinueOnError)
-		flags.add(set)
-		require.NoError(t, set.Parse(args))
-		var config agent.Config
-		return config, flags.apply(&config)
+func TestNodeFlagsAreApplied(t *testing.T) {
+	convert := func(args ...string) (agent.Config, error) {
+		var flags nodeFlags
+		cmd := newNodeWith(&flags)
+		require.NoError(t, cmd.ParseFlags(args))
+		chosen, err := flags.settings()
+		if err != nil {
+			return agent.Config{}, err
+		}
+		return chosen.Agent, nil
 	}
-	config, err := apply()
+	config, err := convert()
 	require.NoError(t, err)
-	require.False(t, config.Pods.SeccompDefault)
+	require.False(t, config.Pods.SeccompDefault || config.Cgroups.FailSwapOn || config.Cgroups.FailV1)
 	require.Nil(t, config.Cgroups.SingleProcessOOMKill)
-	config, err = apply("--seccomp-default", "--swap-behavior=LimitedSwap", "--single-process-oom-kill=false", "--pod-max-pids=7")
+	require.Equal(t, "127.0.0.1:10248", config.Server.HealthzAddress)
+	require.Empty(t, config.Server.ReadOnlyAddress)
+	require.False(t, config.Server.Profiling || config.Server.DebugFlags || config.Server.NoDebugging || config.Server.Auth.Anonymous)
+	require.Equal(t, 4, config.Images.MaxParallelPulls)
+	require.InDelta(t, 5, config.Images.PullQPS, 0)
+	require.Empty(t, config.KernelDefaults)
+	config, err = convert("--seccomp-default", "--swap-behavior=LimitedSwap", "--single-process-oom-kill=false", "--pod-max-pids=7",
+		"--registry-qps=0.5", "--image-gc-high-threshold=0", "--fail-swap-on")
 	require.NoError(t, err)
-	require.True(t, config.Pods.SeccompDefault)
+	require.True(t, config.Pods.SeccompDefault && config.Cgroups.FailSwapOn)
 	require.Equal(t, cm.LimitedSwap, config.Cgroups.SwapBehavior)
 	require.False(t, *config.Cgroups.SingleProcessOOMKill)
 	require.EqualValues(t, 7, config.Cgroups.PodPidsLimit)
+	require.InDelta(t, 0.5, config.Images.PullQPS, 0)
+	require.Equal(t, 100, config.Images.GCHigh, "never")
 	for flag, want := range map[string]string{
-		"--swap-behavior=Unlimited": "--swap-behavior", "--enforce-node-allocatable=all": "--enforce-node-allocatable",
-		"--kube-reserved=cpu=-1": "kubeReserved",
+		"--swap-behavior=Unlimited": "--swap-behavior", "--enforce-node-allocatable=all": "enforceNodeAllocatable",
+		"--container-log-max-size=large": "containerLogMaxSize", "--container-log-max-size=-1": "containerLogMaxSize",
+		"--container-log-max-files=1": "containerLogMaxFiles", "--kube-reserved=cpu=-1": "kubeReserved", "--cgroup-driver=docker": "--cgroup-driver",
 	} {
-		_, err := apply(flag)
+		_, err := convert(flag)
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, new(usageError))
-	}
-}
-
-func TestLogFlagsAreApplied(t *testing.T) {
-	apply := func(args ...string) (agent.Config, error) {
-		var flags logFlags
-		set := pflag.NewFlagSet("node", pflag.ContinueOnError)
-		flags.add(set)
-		require.NoError(t, set.Parse(args))
-		var config agent.Config
-		return config, flags.apply(&config)
-	}
-	config, err := apply("--container-log-max-size=1Mi", "--container-log-max-files=3")
-	require.NoError(t, err)
-	require.Equal(t, agent.LogsConfig{MaxSize: 1 << 20, MaxFiles: 3}, config.Logs)
-	for _, flag := range []string{"--container-log-max-size=large", "--container-log-max-size=-1", "--container-log-max-files=1"} {
-		_, err := apply(flag)
-		require.ErrorAs(t, err, new(usageError), flag)
 	}
 }

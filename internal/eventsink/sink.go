@@ -14,6 +14,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 )
 
@@ -57,6 +58,9 @@ type Config struct {
 	DrainTimeout time.Duration
 	// MaxQueued is how many events of each kind wait before further ones are dropped. Default DefaultMaxQueued.
 	MaxQueued int
+	// QPS is how many requests are sent per second in the long run, and Burst how many at once; no limit if QPS is 0.
+	QPS   float32
+	Burst int
 }
 
 func (c Config) withDefaults() Config {
@@ -78,6 +82,8 @@ type Sink struct {
 	deps             Deps
 	config           Config
 	warnings, others *queue
+	// limiter paces the requests; nil does not.
+	limiter flowcontrol.RateLimiter
 }
 
 var _ record.EventSink = (*Sink)(nil)
@@ -87,7 +93,7 @@ func New(deps Deps, config Config) (*Sink, error) {
 	if deps.Client == nil {
 		return nil, errors.New("eventsink: Deps.Client is required")
 	}
-	if config.Debounce < 0 || config.Quiet < 0 || config.DrainTimeout < 0 || config.MaxQueued < 0 {
+	if config.QPS < 0 || config.Burst < 0 || config.Debounce < 0 || config.Quiet < 0 || config.DrainTimeout < 0 || config.MaxQueued < 0 {
 		return nil, fmt.Errorf("eventsink: negative value in Config %+v", config)
 	}
 	if deps.Logger == nil {
@@ -97,7 +103,11 @@ func New(deps Deps, config Config) (*Sink, error) {
 		deps.Clock = clock.RealClock{}
 	}
 	config = config.withDefaults()
-	return &Sink{deps: deps, config: config, warnings: newQueue(config.MaxQueued), others: newQueue(config.MaxQueued)}, nil
+	s := &Sink{deps: deps, config: config, warnings: newQueue(config.MaxQueued), others: newQueue(config.MaxQueued)}
+	if config.QPS > 0 {
+		s.limiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, max(config.Burst, 1))
+	}
+	return s, nil
 }
 
 // Create implements record.EventSink.
@@ -179,6 +189,9 @@ func (s *Sink) run(
 // write writes one event, and tries again if it does not reach the API server. It returns false if ctx ended before.
 func (s *Sink) write(ctx context.Context, w write) bool {
 	for tries := 1; ; tries++ {
+		if s.limiter != nil && s.limiter.Wait(ctx) != nil {
+			return false
+		}
 		err := s.send(ctx, w)
 		if err == nil || isMoot(err) {
 			return true

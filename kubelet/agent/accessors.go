@@ -1,6 +1,8 @@
 package agent
 
 import (
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/housekeeping"
@@ -17,6 +19,11 @@ import (
 
 // Config returns the values that the Agent works with, defaults included.
 func (a *Agent) Config() Config { return a.base.config }
+
+// Configuration returns what is in force, as /configz shows it. The caller owns it.
+func (a *Agent) Configuration() *kubeletconfig.KubeletConfiguration {
+	return configuration(&a.base.config, a.node.cgroups.Driver())
+}
 
 // Deps returns the dependencies that the Agent works with, defaults included.
 func (a *Agent) Deps() Deps { return a.base.deps }

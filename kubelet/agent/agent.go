@@ -76,7 +76,7 @@ func newBase(deps Deps, config Config) (*base, error) {
 	}
 	b := &base{config: config, deps: deps, metrics: metrics, signals: podworker.NewSignals(), podEvents: &status.Broadcaster{}}
 	if deps.Recorder == nil {
-		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name)
+		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name, config.Events)
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.tracing, b.shutdownTracing, err = newTracing(b.ctx, &deps, &config); err != nil {
@@ -158,13 +158,17 @@ func newHousekeeping(base *base, runtime *runtimeComponents, node *nodeComponent
 	}, housekeeping.Config{
 		NodeName: config.Node.Name, PodLogsDir: config.Logs.PodsDir, LogMaxSize: config.Logs.MaxSize, LogMaxFiles: config.Logs.MaxFiles,
 		LogWorkers: config.Logs.MaxWorkers, LogPeriod: config.Logs.MonitorPeriod,
-		ImageGCHigh: config.Images.GCHigh, ImageGCLow: config.Images.GCLow, ImageMaxAge: config.Images.MaxAge,
+		ImageGCHigh: config.Images.GCHigh, ImageGCLow: config.Images.GCLow, ImageMinAge: config.Images.MinAge, ImageMaxAge: config.Images.MaxAge,
 	})
 }
 
 func newRuntimeWatcher(base *base, runtime *runtimeComponents, node *nodeComponents, pods *podComponents) *runtimeWatcher {
+	podCIDR := ""
+	if base.deps.standalone { // otherwise the Node has it
+		podCIDR = base.config.Runtime.PodCIDR
+	}
 	return &runtimeWatcher{
-		runtime: runtime, endpoint: base.config.Runtime.Endpoint, logger: base.deps.Logger,
+		runtime: runtime, endpoint: base.config.Runtime.Endpoint, podCIDR: podCIDR, logger: base.deps.Logger,
 		setup: node.nodeCgroups.Setup,
 		status: func(resp *runtimeapi.StatusResponse) {
 			pods.helper.UpdateRuntimeStatus(resp)
@@ -244,19 +248,18 @@ func (a *Agent) run(ctx context.Context) error {
 
 // prepare does what comes before the start of the first component.
 func (a *Agent) prepare() error {
+	if err := a.node.nodeCgroups.Preflight(); err != nil {
+		return err
+	}
 	for _, dir := range []string{a.base.config.RootDir, a.base.config.Logs.PodsDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("create directory %q of the kubelet: %w", dir, err)
 		}
 	}
-	if err := a.node.nodeCgroups.Preflight(); err != nil {
-		return err
-	}
 	if _, err := a.node.capacity(); err != nil {
 		return err
 	}
-	a.base.setOOMScore()
-	return nil
+	return a.base.prepareMachine(a.node.cgroups)
 }
 
 // watchIdle calls Deps.OnIdle when no Pod has changed for some seconds.
@@ -306,13 +309,13 @@ func (a *Agent) Healthy(ctx context.Context) error { return server.CheckHealth(c
 func (a *Agent) Serving() <-chan struct{} { return a.server.ready() }
 
 // newRecorder returns the recorder of an agent whose caller gives none.
-func newRecorder(deps *Deps, nodeName string) (record.EventRecorder, *eventRecorder) {
+func newRecorder(deps *Deps, nodeName string, limit EventConfig) (record.EventRecorder, *eventRecorder) {
 	if deps.EventClient == nil {
 		return &record.FakeRecorder{}, nil
 	}
 	r := &eventRecorder{
 		deps:   eventsink.Deps{Client: deps.EventClient, Logger: deps.Logger.With("component", "events"), Clock: deps.Clock},
-		source: corev1.EventSource{Component: "kubelet", Host: nodeName},
+		source: corev1.EventSource{Component: "kubelet", Host: nodeName}, limit: limit,
 	}
 	return r, r
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/qos"
+	"github.com/berth-dev/berth/kubelet/server"
 )
 
 const (
@@ -39,7 +41,8 @@ const DefaultOOMScoreAdj = qos.KubeletOOMScoreAdj
 // ContainerLogsDir is where log collectors look for the links of LogsConfig.ContainersDir.
 const ContainerLogsDir = "/var/log/containers"
 
-// Config holds the values of an Agent. All paths are absolute.
+// Config holds the values of an Agent. All paths are absolute. It has many fields because a kubelet has many parts, of which each
+// has a field.
 type Config struct {
 	Node NodeConfig
 	// RootDir holds pods/UID/… and all other state.
@@ -48,8 +51,10 @@ type Config struct {
 	Lock    LockConfig
 	Runtime RuntimeConfig
 	Cgroups CgroupConfig
-	// DNS configures the Pods' resolvers; the zero value has the domain cluster.local and no servers.
-	DNS network.DNS
+	// DNS configures the Pods' resolvers; the zero value has the domain cluster.local, no servers, and /etc/resolv.conf as the
+	// node's file. With NoNodeResolver Pods inherit nothing from the node.
+	DNS            network.DNS
+	NoNodeResolver bool
 	// HostsFile is the node's own; /etc/hosts if empty.
 	HostsFile string
 	Pods      PodConfig
@@ -58,13 +63,37 @@ type Config struct {
 	Server ServerConfig
 	// Static names the sources of static Pods.
 	Static StaticConfig
+	Events EventConfig
 	// OOMScoreAdj is the oom_score_adj of this process; nil leaves it.
 	OOMScoreAdj *int
 	// Tracing says where spans are sent over OTLP/gRPC, and how many; nil sends none, unless Deps has a TracerProvider.
 	Tracing *tracingapi.TracingConfiguration
+	// MaxOpenFiles is how many files this process may have open; zero leaves the limit.
+	MaxOpenFiles uint64
+	// KernelDefaults says what becomes of the kernel's sysctls; by default they are left as they are.
+	KernelDefaults KernelDefaults
+	// Source, if set, is the configuration that these values come from; /configz shows its fields beside those of Config.
+	Source *kubeletconfig.KubeletConfiguration
 }
 
-// NodeConfig describes the Node object.
+// KernelDefaults says what becomes of sysctls that differ from what a kubelet wants of its machine.
+type KernelDefaults string
+
+const (
+	// SetKernelDefaults sets them.
+	SetKernelDefaults KernelDefaults = "set"
+	// RequireKernelDefaults ends the start with an error.
+	RequireKernelDefaults KernelDefaults = "require"
+)
+
+// EventConfig limits the writing of events.
+type EventConfig struct {
+	// QPS is how many events are written per second in the long run, and Burst how many at once; no limit if QPS is zero.
+	QPS   float32
+	Burst int
+}
+
+// NodeConfig describes the Node object. It has many fields because the Node has.
 type NodeConfig struct {
 	// Name is the name of the Node object, IPs its internal addresses, the primary one first.
 	Name string
@@ -76,8 +105,31 @@ type NodeConfig struct {
 	Taints []corev1.Taint
 	// Version is reported as the node's kubeletVersion.
 	Version string
-	// Thresholds say when the Node has a pressure condition and takes no new Pods; those of Kubernetes if nil.
-	Thresholds *node.Thresholds
+	// ProviderID is the machine's ID at its cloud, set in a Node that has none.
+	ProviderID string
+	// NoRegister leaves the creation of the Node to others: the agent waits until it exists.
+	NoRegister bool
+	// Cloud leaves the Node's addresses, labels and taints of its cloud to the cloud's controller manager.
+	Cloud CloudConfig
+	// LeaseDuration is the duration of the node's Lease, 40 s if zero. UpdateInterval is how often the machine's memory, disk and
+	// process IDs are measured, 10 s if zero, and ReportInterval how often the status is written although nothing has changed,
+	// 5 min if zero.
+	LeaseDuration, UpdateInterval, ReportInterval time.Duration
+	// MaxImages is how many images the status lists, the largest first; 50 if nil, all if negative.
+	MaxImages *int
+	// Thresholds say when the Node has a pressure condition and takes no new Pods; those of Kubernetes if nil. PressureHold is
+	// how long a condition outlasts its cause, 5 min if zero.
+	Thresholds   *node.Thresholds
+	PressureHold time.Duration
+}
+
+// CloudConfig describes a Node whose cloud has a controller manager.
+type CloudConfig struct {
+	// External says that it has one. The Node is registered with the taint node.cloudprovider.kubernetes.io/uninitialized, which the
+	// controller manager removes, and addresses of the Node that exist are kept.
+	External bool
+	// NodeIPs are the addresses that the user has chosen, which the Node's annotation alpha.kubernetes.io/provided-node-ip names.
+	NodeIPs []net.IP
 }
 
 // LogsConfig says where container logs lie.
@@ -109,11 +161,17 @@ type LockConfig struct {
 type RuntimeConfig struct {
 	// Endpoint is the socket of the container runtime.
 	Endpoint string
+	// ImageEndpoint is the socket of the image service; Endpoint if empty.
+	ImageEndpoint string
+	// Timeout bounds a request that has no bound of its own; 2 min if zero.
+	Timeout time.Duration
+	// PodCIDR is the range of Pods' addresses that an agent without an API server gives to the runtime; none if empty.
+	PodCIDR string
 	// RelistPeriod is how often all Pods of the runtime are listed, as a safety net for missed events; 2 min if zero.
 	RelistPeriod time.Duration
 }
 
-// CgroupConfig describes the cgroups and the limits that they enforce.
+// CgroupConfig describes the cgroups and the limits that they enforce. It has many fields because each is a choice of its own.
 type CgroupConfig struct {
 	// Root is the cgroup that holds kubepods, "/" if empty.
 	Root string
@@ -137,14 +195,22 @@ type CgroupConfig struct {
 	// MemoryQoS reserves and throttles the memory of Pods with cgroup v2, as the feature gate MemoryQoS of Kubernetes does,
 	// which is off by default; nil does neither.
 	MemoryQoS *cm.MemoryQoSConfig
-	// KubeletCgroups and SystemCgroups name the cgroups of the node's own daemons for statistics; empty ones are found out.
-	KubeletCgroups, SystemCgroups string
+	// KubeletCgroups, if set, is the cgroup that this process is moved to, and SystemCgroups the one that the other processes of
+	// the topmost cgroup are moved to; both are created. RuntimeCgroups is that of the container runtime. They name the cgroups
+	// for statistics, too; empty ones are found out.
+	KubeletCgroups, SystemCgroups, RuntimeCgroups string
+	// ReservedCPUs is the list of CPUs whose number Enforcement reserves. The machine must have them.
+	ReservedCPUs string
 }
 
 // PodConfig limits the Pods of the node.
 type PodConfig struct {
-	// Max is how many Pods the node takes; 110 if zero.
-	Max int64
+	// Max is how many Pods the node takes, 110 if zero, and MaxPerCore how many for each CPU; no such limit if zero.
+	Max, MaxPerCore int64
+	// SyncPeriod is the longest time between two syncs of a Pod; 5 min if zero.
+	SyncPeriod time.Duration
+	// IDsPerPod is how many user IDs a Pod with a user namespace has, a multiple of 65536; 65536 if zero.
+	IDsPerPod int64
 	// MaxBackoff is the longest wait of a crash loop; 300 s if zero.
 	MaxBackoff time.Duration
 	// ShutdownGracePeriod bounds the grace period that StopPods gives each Pod; 10 s if zero.
@@ -168,8 +234,9 @@ type ImageConfig struct {
 	// may be afterwards. A High of zero removes none: an image that was imported by hand may not be available again. A node
 	// whose images all come from registries should use 85 and 80, the defaults of Kubernetes.
 	GCHigh, GCLow int
-	// MaxAge is how long an image may be unused before it is removed; for ever if zero.
-	MaxAge time.Duration
+	// MinAge is how long an image is kept at least, 2 min if zero. MaxAge is how long it may be unused before it is removed; for
+	// ever if zero.
+	MinAge, MaxAge time.Duration
 	// Verification says which present images a Pod may use without credentials that have pulled them;
 	// NeverVerifyPreloadedImages if empty. NotVerified is the list of NeverVerifyAllowlistedImages.
 	Verification kubeletconfig.ImagePullCredentialsVerificationPolicy
@@ -192,7 +259,7 @@ type StaticConfig struct {
 	HandlePodOnly bool
 }
 
-// ServerConfig holds the values of the node's HTTPS server.
+// ServerConfig holds the values of the node's servers. It has many fields because each part of the API can be turned off.
 type ServerConfig struct {
 	// Addresses are host:port; Port is the one the Node object names.
 	Addresses []string
@@ -202,8 +269,15 @@ type ServerConfig struct {
 	CertFile, KeyFile, ClientCAFile string
 	// CertLater lets the server start before the files of the certificate exist: it accepts connections once they do.
 	CertLater bool
-	// HealthzAddress is a loopback host:port for /healthz alone, without TLS; empty for none.
-	HealthzAddress string
+	// TLS, if set, limits the versions, ciphers and key exchanges of connections.
+	TLS *tls.Config
+	// Auth says who may use the API; its ClientCAFile is that of ServerConfig.
+	Auth server.AuthConfig
+	// HealthzAddress is a host:port for /healthz alone, and ReadOnlyAddress one for health, metrics, statistics and the list of
+	// Pods: without TLS, for anyone. Empty for none.
+	HealthzAddress, ReadOnlyAddress string
+	// StreamIdleTimeout closes a stream to a container that transfers nothing for that long; never if zero.
+	StreamIdleTimeout time.Duration
 	// LogDir is the directory whose files are served at /logs/; empty for none.
 	LogDir string
 	// LogQuery lets clients query /logs/ for the logs of the machine's services.
@@ -249,7 +323,9 @@ func (c *Config) complete() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 	setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)
-	setDefault(&c.DNS.ResolvConf, defaultResolvConf)
+	if !c.NoNodeResolver {
+		setDefault(&c.DNS.ResolvConf, defaultResolvConf)
+	}
 	setDefault(&c.HostsFile, defaultHostsFile)
 	setDefault(&c.Pods.Max, defaultMaxPods)
 	setDefault(&c.Pods.ShutdownGracePeriod, defaultShutdownGracePeriod)

@@ -17,8 +17,26 @@ import (
 	"github.com/berth-dev/berth/kubelet/logs/rotate"
 )
 
-// configz returns the effective configuration as a KubeletConfiguration, as far as that has the fields.
-func configz(c *Config, driver cm.Driver) map[string]any {
+// configuration returns what is in force as a KubeletConfiguration: the fields of Config.Source, and over them what the agent works
+// with.
+func configuration(c *Config, driver cm.Driver) *configv1beta1.KubeletConfiguration {
+	if c.Source == nil {
+		return withoutSource(c, driver)
+	}
+	out := c.Source.DeepCopy()
+	out.CgroupDriver = string(driver)
+	out.PodLogsDir, out.ContainerRuntimeEndpoint = c.Logs.PodsDir, c.Runtime.Endpoint
+	out.TLSCertFile, out.TLSPrivateKeyFile = c.Server.CertFile, c.Server.KeyFile
+	out.Authentication.X509.ClientCAFile = c.Server.ClientCAFile
+	for name := range out.StaticPodURLHeader {
+		out.StaticPodURLHeader[name] = []string{"<masked>"} // they may be credentials
+	}
+	return out
+}
+
+// withoutSource returns the configuration of an agent whose values are not from a KubeletConfiguration, as far as that has the
+// fields.
+func withoutSource(c *Config, driver cm.Driver) *configv1beta1.KubeletConfiguration {
 	list := func(resources corev1.ResourceList) map[string]string {
 		out := map[string]string{}
 		for name, quantity := range resources {
@@ -50,7 +68,7 @@ func configz(c *Config, driver cm.Driver) map[string]any {
 	}
 	setImageFields(out, c)
 	setServerFields(out, &c.Server)
-	return map[string]any{"kubeletconfig": out}
+	return out
 }
 
 func quotaPeriod(c *Config) time.Duration {

@@ -23,6 +23,7 @@ const eventDebounce = 500 * time.Millisecond
 type eventRecorder struct {
 	deps    eventsink.Deps
 	source  corev1.EventSource
+	limit   EventConfig
 	started atomic.Pointer[record.EventRecorder]
 }
 
@@ -30,7 +31,9 @@ var _ record.EventRecorder = (*eventRecorder)(nil)
 
 // start writes events until the returned function is called, which writes those that are left.
 func (r *eventRecorder) start(ctx context.Context) (stop func(), err error) {
-	recorder, stopSink, err := eventsink.StartRecorder(ctx, r.deps, eventsink.Config{Debounce: eventDebounce}, r.source)
+	recorder, stopSink, err := eventsink.StartRecorder(ctx, r.deps, eventsink.Config{
+		Debounce: eventDebounce, QPS: r.limit.QPS, Burst: r.limit.Burst,
+	}, r.source)
 	if err != nil {
 		return nil, fmt.Errorf("start writing events: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	goruntime "runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,12 +53,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		Client: deps.Client, LeaseClient: deps.LeaseClient, Runtime: runtime.client, Machine: n.machine, Recorder: deps.Recorder,
 		Clock: deps.Clock, OnNode: n.changes.send, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
-	}, node.Config{
-		Name: config.Node.Name, Hostname: config.Node.Hostname, IPs: config.Node.IPs, Port: config.Server.Port,
-		Version: config.Node.Version, Labels: config.Node.Labels, Taints: config.Node.Taints, MaxPods: config.Pods.Max,
-		KubeReserved: config.Cgroups.Enforcement.KubeReserved, SystemReserved: config.Cgroups.Enforcement.SystemReserved,
-		Thresholds: config.Node.Thresholds, DeclaredFeatures: declaredFeatures(),
-	}); err != nil {
+	}, newNodeConfig(config)); err != nil {
 		return nil, err
 	}
 	resources := cm.DetectResourceOptions()
@@ -78,6 +74,26 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		MemoryQoS: config.Cgroups.MemoryQoS != nil,
 	})
 	return n, err
+}
+
+func newNodeConfig(config *Config) node.Config {
+	c := &config.Node
+	return node.Config{
+		Name: c.Name, Hostname: c.Hostname, IPs: c.IPs, Port: config.Server.Port, Version: c.Version, Labels: c.Labels, Taints: c.Taints,
+		ProviderID: c.ProviderID, NoRegister: c.NoRegister, Cloud: node.Cloud{External: c.Cloud.External, NodeIPs: c.Cloud.NodeIPs},
+		MaxPods: config.Pods.most(), LeaseDuration: c.LeaseDuration, UpdateInterval: c.UpdateInterval, ReportInterval: c.ReportInterval,
+		MaxImages: c.MaxImages, Thresholds: c.Thresholds, PressureHold: c.PressureHold,
+		KubeReserved: config.Cgroups.Enforcement.KubeReserved, SystemReserved: config.Cgroups.Enforcement.SystemReserved,
+		DeclaredFeatures: declaredFeatures(),
+	}
+}
+
+// most returns how many Pods the node takes.
+func (c *PodConfig) most() int64 {
+	if c.MaxPerCore <= 0 {
+		return c.Max
+	}
+	return min(c.Max, c.MaxPerCore*int64(goruntime.NumCPU()))
 }
 
 func (n *nodeComponents) capacity() (corev1.ResourceList, error) {

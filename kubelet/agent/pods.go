@@ -111,7 +111,7 @@ func newRuntimeHelper(base *base, n *nodeComponents, s *storageComponents, alloc
 		NodeName: config.Node.Name, RootDir: config.RootDir, PodLogsDir: config.Logs.PodsDir, HostsFile: config.HostsFile,
 		DNS: config.DNS, SwapBehavior: config.Cgroups.SwapBehavior, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
 		NoCPUQuota: config.Cgroups.NoCPUQuota, CPUQuotaPeriod: config.Cgroups.CPUQuotaPeriod,
-		SeccompDefault: config.Pods.SeccompDefault, MemoryQoS: config.Cgroups.MemoryQoS,
+		SeccompDefault: config.Pods.SeccompDefault, IDsPerPod: config.Pods.IDsPerPod, MemoryQoS: config.Cgroups.MemoryQoS,
 	})
 	return services, helper, err
 }
@@ -130,7 +130,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
 		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources, Handlers: deps.AdmitHandlers,
 	}, admission.Config{
-		MaxPods: config.Pods.Max, AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
+		MaxPods: config.Pods.most(), AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
 		Version: config.Node.Version,
 	})
 	if err != nil {
@@ -143,7 +143,8 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		Tracer: base.tracer(), Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
 	}, podworker.Config{
 		RuntimeName: runtime.name.get, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,
-		CountMemory: config.Cgroups.MemoryQoS.Reserves(),
+		CountMemory:  config.Cgroups.MemoryQoS.Reserves(),
+		ResyncPeriod: config.Pods.SyncPeriod,
 	})
 }
 

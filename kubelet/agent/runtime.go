@@ -30,6 +30,7 @@ type runtimeComponents struct {
 	client container.Runtime
 	// connection is nil if Deps.Runtime replaces it.
 	connection connection
+	images     *cri.Client // of the image service; nil if the runtime is it
 	links      *logs.Links // nil if container logs are not linked
 	name       *runtimeName
 }
@@ -77,12 +78,10 @@ func newRuntime(base *base) (*runtimeComponents, error) {
 	r := &runtimeComponents{client: base.deps.Runtime}
 	if r.client == nil {
 		runtimeMetrics := metrics.NewRuntime(base.metrics.main)
-		client, err := cri.New(cri.Deps{Observe: runtimeMetrics.Observe, Clock: base.deps.Clock, TracerProvider: base.tracing},
-			cri.Config{Endpoint: base.config.Runtime.Endpoint})
-		if err != nil {
+		if err := r.connect(base, runtimeMetrics); err != nil {
 			return nil, err
 		}
-		r.connection, r.client = client, metrics.InstrumentRuntime(client, runtimeMetrics, base.deps.Clock)
+		r.client = metrics.InstrumentRuntime(r.client, runtimeMetrics, base.deps.Clock)
 	}
 	if dir := base.config.Logs.ContainersDir; dir != "" {
 		r.links = logs.NewLinks(dir, base.config.Logs.PodsDir)
@@ -90,6 +89,38 @@ func newRuntime(base *base) (*runtimeComponents, error) {
 	}
 	r.name = &runtimeName{runtime: r.client, logger: base.deps.Logger}
 	return r, nil
+}
+
+// connect makes the connections to the runtime, and to the image service if that is another one.
+func (r *runtimeComponents) connect(base *base, observer *metrics.Runtime) error {
+	config, deps := &base.config.Runtime, cri.Deps{Observe: observer.Observe, Clock: base.deps.Clock, TracerProvider: base.tracing}
+	client, err := cri.New(deps, cri.Config{Endpoint: config.Endpoint, Timeout: config.Timeout})
+	if err != nil {
+		return err
+	}
+	r.connection, r.client = client, client
+	if config.ImageEndpoint == "" || config.ImageEndpoint == config.Endpoint {
+		return nil
+	}
+	if r.images, err = cri.New(deps, cri.Config{Endpoint: config.ImageEndpoint, Timeout: config.Timeout}); err != nil {
+		return errors.Join(err, client.Close())
+	}
+	r.client = struct {
+		runtimeapi.RuntimeServiceClient
+		runtimeapi.ImageServiceClient
+	}{client, r.images}
+	return nil
+}
+
+// setPodCIDR gives the runtime the range of Pods' addresses.
+func setPodCIDR(ctx context.Context, runtime container.Runtime, cidr string) error {
+	_, err := runtime.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{
+		RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}},
+	})
+	if err != nil {
+		return fmt.Errorf("give the container runtime the range %s of Pods' addresses: %w", cidr, err)
+	}
+	return nil
 }
 
 // pid returns the process ID of the runtime; nil if there is no connection.
@@ -104,6 +135,9 @@ func (r *runtimeComponents) close() error {
 	if r.connection == nil {
 		return nil
 	}
+	if r.images != nil {
+		return errors.Join(r.images.Close(), r.connection.Close())
+	}
 	return r.connection.Close()
 }
 
@@ -111,6 +145,8 @@ func (r *runtimeComponents) close() error {
 type runtimeWatcher struct {
 	runtime  *runtimeComponents
 	endpoint string
+	// podCIDR is the range of Pods' addresses that the runtime is given on each connection; empty for none.
+	podCIDR string
 	// setup is called first on each connection; an error ends the agent.
 	setup func(ctx context.Context) error
 	// status takes the runtime's status, then connected is called.
@@ -153,6 +189,11 @@ func (w *runtimeWatcher) onConnected(ctx context.Context) error {
 		return err
 	}
 	w.runtime.name.refresh(ctx)
+	if w.podCIDR != "" {
+		if err := setPodCIDR(ctx, w.runtime.client, w.podCIDR); err != nil {
+			w.logger.Warn("failed to configure the container runtime", "error", err)
+		}
+	}
 	if resp, err := w.runtime.client.Status(ctx, &runtimeapi.StatusRequest{}); err == nil {
 		w.status(resp)
 	}

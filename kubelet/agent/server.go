@@ -49,28 +49,39 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), &metrics.PodCollector{
 		NodeName: config.Node.Name, Pods: s.host.GetPods, MissedEvents: p.watcher.MissedEvents, WorkerStates: p.workers.CountByState,
 	})
-	in := &config.Server
-	if len(in.Addresses) == 0 {
-		return s, nil
+	return s, s.listen(base, n)
+}
+
+// listen creates the server, if there is an address to listen on.
+func (s *serverComponents) listen(base *base, n *nodeComponents) (err error) {
+	in := &base.config.Server
+	if len(in.Addresses) == 0 && in.HealthzAddress == "" && in.ReadOnlyAddress == "" {
+		return nil
 	}
-	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: deps.Client, Logger: deps.Logger},
-		server.AuthConfig{ClientCAFile: in.ClientCAFile})
-	if err != nil {
-		return nil, err
+	var auth server.Auth
+	if len(in.Addresses) > 0 {
+		access := in.Auth
+		access.ClientCAFile = in.ClientCAFile
+		if auth, err = server.NewDelegatedAuth(server.AuthDeps{Client: base.deps.Client, Logger: base.deps.Logger}, access); err != nil {
+			return err
+		}
 	}
 	s.listening, err = server.New(s.deps(base, n, auth), server.Config{
-		NodeName: config.Node.Name, Addresses: in.Addresses, CertFile: in.CertFile, KeyFile: in.KeyFile, AllowMissingCert: in.CertLater,
-		HealthzAddress: in.HealthzAddress, LogDir: in.LogDir, LogQuery: in.LogQuery, Profiling: in.Profiling,
+		NodeName: base.config.Node.Name, Addresses: in.Addresses, CertFile: in.CertFile, KeyFile: in.KeyFile, TLS: in.TLS,
+		AllowMissingCert: in.CertLater, HealthzAddress: in.HealthzAddress, ReadOnlyAddress: in.ReadOnlyAddress,
+		StreamIdleTimeout: in.StreamIdleTimeout, LogDir: in.LogDir, LogQuery: in.LogQuery, Profiling: in.Profiling,
 		ContentionProfiling: in.Contention, DebugFlags: in.DebugFlags, DisableDebugging: in.NoDebugging,
 	})
-	return s, err
+	return err
 }
 
 // deps returns the dependencies of a server of the node's API with this authentication and authorization.
 func (s *serverComponents) deps(base *base, n *nodeComponents, auth server.Auth) server.Deps {
 	return server.Deps{
 		Host: s.host, Auth: auth, Metrics: base.metrics.served, ProbeMetrics: base.metrics.probes, Stats: s.stats,
-		Configz:        func() map[string]any { return configz(&base.config, n.cgroups.Driver()) },
+		Configz: func() map[string]any {
+			return map[string]any{"kubeletconfig": configuration(&base.config, n.cgroups.Driver())}
+		},
 		RequestMetrics: base.metrics.requests, TracerProvider: base.tracing, Flags: base.deps.Flags, Checks: s.checks, Logger: base.deps.Logger,
 	}
 }
@@ -106,7 +117,7 @@ func nodeConfig(base *base, n *nodeComponents) cm.NodeConfig {
 	}
 	c := &base.config.Cgroups
 	return cm.NodeConfig{
-		KubeletCgroupsName: c.KubeletCgroups, SystemCgroupsName: c.SystemCgroups, CgroupRoot: c.Root,
+		KubeletCgroupsName: c.KubeletCgroups, SystemCgroupsName: c.SystemCgroups, RuntimeCgroupsName: c.RuntimeCgroups, CgroupRoot: c.Root,
 		CgroupDriver: string(n.cgroups.Driver()), CgroupsPerQOS: true, PodPidsLimit: c.PodPidsLimit,
 		KubeReserved: c.Enforcement.KubeReserved, SystemReserved: c.Enforcement.SystemReserved,
 	}

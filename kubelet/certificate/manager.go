@@ -28,6 +28,8 @@ const (
 	// kubelet can take over from the other.
 	clientPair  = "kubelet-client"
 	servingPair = "kubelet-server"
+	// ClientFile is the file below Config.Dir with the current client certificate and its key.
+	ClientFile = clientPair + "-current.pem"
 
 	// clientFailures and servingFailures are upstream's names of the failure counters.
 	clientFailures  = "kubelet_certificate_manager_client_expiration_renew_errors"
@@ -43,6 +45,8 @@ type Config struct {
 	NodeName string
 	// Dir is where the certificate is stored. It is created with mode 0700 if it does not exist.
 	Dir string
+	// InitialCert and InitialKey, in PEM form, are stored if nothing is stored yet, and renewed at once. Empty means none.
+	InitialCert, InitialKey []byte
 	// Lifetime is requested from the signer, which may grant less or more; zero leaves it to the signer.
 	Lifetime time.Duration
 	// DNSNames and IPs are what a serving certificate is valid for. A client certificate has none.
@@ -170,6 +174,7 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 		return generation == m.generation
 	}}
 	rotatorConfig.CertificateRenewFailure = m.failures
+	rotatorConfig.BootstrapCertificatePEM, rotatorConfig.BootstrapKeyPEM = config.InitialCert, config.InitialKey
 	if config.Lifetime > 0 {
 		rotatorConfig.RequestedCertificateLifetime = &config.Lifetime
 	}

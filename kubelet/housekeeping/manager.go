@@ -38,9 +38,10 @@ type Config struct {
 	LogWorkers int
 	LogPeriod  time.Duration
 	// ImageGCHigh and ImageGCLow are the thresholds of image garbage collection, in percent of the images' disk; a High of
-	// zero collects none for space. ImageMaxAge is how long an image may be unused; zero is no limit.
-	ImageGCHigh, ImageGCLow int
-	ImageMaxAge             time.Duration
+	// zero collects none for space. ImageMinAge is how long an image is kept at least; zero is the default of package images.
+	// ImageMaxAge is how long it may be unused; zero is no limit.
+	ImageGCHigh, ImageGCLow  int
+	ImageMinAge, ImageMaxAge time.Duration
 }
 
 // Workers knows the Pods of the node. *podworker.Manager is one.
@@ -150,7 +151,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	if high == 0 {
 		high, low = 100, 100 // only the age decides
 	}
-	m.collector, err = m.NewImageCollector(images.CollectorConfig{High: high, Low: low, MaxAge: config.ImageMaxAge})
+	m.collector, err = m.NewImageCollector(images.CollectorConfig{High: high, Low: low, MinAge: config.ImageMinAge, MaxAge: config.ImageMaxAge})
 	return m, err
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 )
 
 // Defaults of Config.
@@ -24,6 +26,8 @@ const (
 	DefaultLeaseDuration  = 40 * time.Second
 	DefaultReportInterval = 5 * time.Minute
 	DefaultMaxImages      = 50
+	DefaultUpdateInterval = 10 * time.Second
+	DefaultPressureHold   = 5 * time.Minute
 )
 
 // Config are the values of a Manager. It has many fields because the kubelet has a setting for each.
@@ -37,32 +41,59 @@ type Config struct {
 	Taints   []corev1.Taint // taints of a Node that is created here
 	// DeclaredFeatures are the names of the features that the status declares, sorted.
 	DeclaredFeatures []string
-	// ProviderID is set in a Node that is created here.
+	// ProviderID is set in a Node that has none.
 	ProviderID string
+	// NoRegister leaves the creation of the Node to others.
+	NoRegister bool
+	// Cloud describes the controller manager of the node's cloud.
+	Cloud Cloud
 	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
 	MaxPods int64
 	// KubeReserved, SystemReserved and the Thresholds are subtracted from capacity to compute allocatable.
 	KubeReserved, SystemReserved corev1.ResourceList
-	// Thresholds define when the node is under pressure; DefaultThresholds if nil.
-	Thresholds *Thresholds
+	// Thresholds define when the node is under pressure; DefaultThresholds if nil. PressureHold is how long a pressure condition
+	// outlasts its cause, so that it does not flap; DefaultPressureHold if zero.
+	Thresholds   *Thresholds
+	PressureHold time.Duration
+	// UpdateInterval is how often memory, disk and process IDs are measured: the kernel has no event for them that works
+	// everywhere. DefaultUpdateInterval if zero.
+	UpdateInterval time.Duration
 	// LeaseDuration is the duration of the lease, which is renewed every quarter of it. DefaultLeaseDuration if zero.
 	LeaseDuration time.Duration
 	// ReportInterval is the longest time between two writes of the status. DefaultReportInterval if zero.
 	ReportInterval time.Duration
-	// MaxImages is the number of images that the status lists, the largest first; DefaultMaxImages if zero, all if
-	// negative.
-	MaxImages int
+	// MaxImages is the number of images that the status lists, the largest first; DefaultMaxImages if nil, all if negative.
+	MaxImages *int
 	// NoAttachDetach omits the annotation that delegates attaching volumes to the controller.
 	NoAttachDetach bool
 }
 
-// Thresholds are the amounts below which a resource is under pressure. Fractions are of the capacity, 0 to 1.
+// Cloud describes a Node whose cloud has a controller manager of its own.
+type Cloud struct {
+	// External says that it has one: it removes the taint of a Node that is created here, and addresses of the Node that exist
+	// are its own.
+	External bool
+	// NodeIPs are the addresses that the user has chosen, for an annotation that the controller manager reads.
+	NodeIPs []net.IP
+}
+
+// Thresholds are the amounts below which a resource is under pressure. Of an amount and a fraction of the capacity, 0 to 1, the
+// larger one counts.
 type Thresholds struct {
-	MemoryAvailable  int64   // bytes
-	DiskAvailable    float64 // fraction of the file system's bytes
-	DiskAvailableCap int64   // bytes; an upper bound of the amount that DiskAvailable yields; no bound if zero
-	InodesFree       float64 // fraction of its inodes
-	PIDsAvailable    float64 // fraction of the process IDs
+	MemoryAvailable         int64   // bytes
+	MemoryAvailableFraction float64 // of the machine's memory
+	DiskAvailableBytes      int64
+	DiskAvailable           float64 // fraction of the file system's bytes
+	DiskAvailableCap        int64   // bytes; an upper bound of the amount that DiskAvailable yields; no bound if zero
+	InodesFreeCount         int64
+	InodesFree              float64 // fraction of its inodes
+	PIDsAvailableCount      int64
+	PIDsAvailable           float64 // fraction of the process IDs
+}
+
+// memoryFloor returns the number of bytes of memory that should be available.
+func (t *Thresholds) memoryFloor(capacity int64) int64 {
+	return max(t.MemoryAvailable, int64(t.MemoryAvailableFraction*float64(capacity)))
 }
 
 // diskFloor returns the number of bytes of a file system that should be free.
@@ -71,13 +102,23 @@ func (t *Thresholds) diskFloor(capacity int64) int64 {
 	if t.DiskAvailableCap > 0 {
 		floor = min(floor, t.DiskAvailableCap)
 	}
-	return floor
+	return max(floor, t.DiskAvailableBytes)
 }
 
-// diskPressureMessage describes the condition of disk pressure.
-func (t *Thresholds) diskPressureMessage(capacity int64) string {
-	return fmt.Sprintf("less than %d of %d MiB or less than %g%% of the inodes are free, or were within the last %g minutes",
-		t.diskFloor(capacity)>>20, capacity>>20, 100*t.InodesFree, pressureHold.Minutes())
+// inodeFloor returns the number of inodes of a file system that should be free.
+func (t *Thresholds) inodeFloor(capacity int64) int64 {
+	return max(t.InodesFreeCount, int64(t.InodesFree*float64(capacity)))
+}
+
+// pidFloor returns the number of process IDs that should be free.
+func (t *Thresholds) pidFloor(capacity int64) int64 {
+	return max(t.PIDsAvailableCount, int64(t.PIDsAvailable*float64(capacity)))
+}
+
+// diskPressureMessage describes the condition of disk pressure of a file system with this many bytes and inodes.
+func (t *Thresholds) diskPressureMessage(capacity, inodes int64, hold time.Duration) string {
+	return fmt.Sprintf("less than %d of %d MiB or less than %d of %d inodes are free, or were within the last %g minutes",
+		t.diskFloor(capacity)>>20, capacity>>20, t.inodeFloor(inodes), inodes, hold.Minutes())
 }
 
 // DefaultThresholds returns upstream's hard eviction thresholds, which include none for process IDs.
@@ -98,23 +139,17 @@ func (c *Config) complete() error {
 		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
 	case !slices.IsSorted(c.DeclaredFeatures):
 		return fmt.Errorf("node: Config.DeclaredFeatures %q: the API server wants them sorted", c.DeclaredFeatures)
-	case c.LeaseDuration < 0 || c.ReportInterval < 0:
-		return errors.New("node: Config.LeaseDuration and Config.ReportEvery must not be negative")
+	case c.LeaseDuration < 0 || c.ReportInterval < 0 || c.UpdateInterval < 0 || c.PressureHold < 0:
+		return errors.New("node: Config.LeaseDuration, ReportInterval, UpdateInterval and PressureHold must not be negative")
 	}
-	if c.Hostname == "" {
-		c.Hostname = c.Name
-	}
-	if c.MaxPods == 0 {
-		c.MaxPods = DefaultMaxPods
-	}
-	if c.LeaseDuration == 0 {
-		c.LeaseDuration = DefaultLeaseDuration
-	}
-	if c.ReportInterval == 0 {
-		c.ReportInterval = DefaultReportInterval
-	}
-	if c.MaxImages == 0 {
-		c.MaxImages = DefaultMaxImages
+	c.Hostname = cmp.Or(c.Hostname, c.Name)
+	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
+	c.LeaseDuration = cmp.Or(c.LeaseDuration, DefaultLeaseDuration)
+	c.ReportInterval = cmp.Or(c.ReportInterval, DefaultReportInterval)
+	c.UpdateInterval = cmp.Or(c.UpdateInterval, DefaultUpdateInterval)
+	c.PressureHold = cmp.Or(c.PressureHold, DefaultPressureHold)
+	if c.MaxImages == nil {
+		c.MaxImages = ptr.To(DefaultMaxImages)
 	}
 	if c.Thresholds == nil {
 		c.Thresholds = DefaultThresholds()

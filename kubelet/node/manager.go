@@ -18,9 +18,6 @@ import (
 )
 
 const (
-	// usageInterval is how often memory, disk and process IDs are measured: the kernel has no event for them that works
-	// everywhere.
-	usageInterval = 10 * time.Second
 	// runtimeInterval is how often the status of a healthy runtime is read: the CRI has no event for changes of its
 	// network condition.
 	runtimeInterval = 30 * time.Second
@@ -28,8 +25,6 @@ const (
 	imagesInterval = 5 * time.Minute
 	// runtimeGrace is how long the runtime may be unreachable (a restart of containerd) before the node is not ready.
 	runtimeGrace = 30 * time.Second
-	// pressureHold is how long a pressure condition outlasts its cause, so that it does not flap.
-	pressureHold = 5 * time.Minute
 	// callTimeout bounds one call of the runtime.
 	callTimeout = 10 * time.Second
 	// retryMin and retryMax bound the wait before a retry.
@@ -88,7 +83,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 			ips: config.IPs, runtimeStale: true, imagesStale: true, notReadyReasons: make(map[string]error),
 		},
 	}
-	m.observer = observer{thresholds: m.config.Thresholds, deps: &m.deps}
+	m.observer = observer{config: &m.config, deps: &m.deps}
 	return m, nil
 }
 
@@ -236,9 +231,9 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 	}
 	m.retry = 0
 	if delay > 0 {
-		return min(delay, usageInterval)
+		return min(delay, m.config.UpdateInterval)
 	}
-	return usageInterval
+	return m.config.UpdateInterval
 }
 
 // backoff doubles and returns the wait before the next retry.

@@ -13,8 +13,8 @@ import (
 // observer reads what the status is computed from: the machine, the runtime and its images. It is not safe for
 // concurrent use.
 type observer struct {
-	thresholds *Thresholds
-	deps       *Deps
+	config *Config
+	deps   *Deps
 
 	observed     observed
 	runtimeSeen  time.Time // time of the runtime's last response; zero: none yet
@@ -38,7 +38,7 @@ func (o *observer) observe(ctx context.Context, changes changes) (err error) {
 	if o.observed.usage, err = o.deps.Machine.Usage(); err != nil {
 		return fmt.Errorf("read machine usage: %w", err)
 	}
-	o.observed.pressure = o.holdPressure(pressureOf(o.thresholds, o.observed.usage), now)
+	o.observed.pressure = o.holdPressure(pressureOf(o.config.Thresholds, o.observed.info, o.observed.usage), now)
 	if runtimeDue {
 		o.refreshRuntime(ctx)
 		o.nextRuntime = now.Add(runtimeInterval)
@@ -62,7 +62,7 @@ func (o *observer) holdPressure(p pressure, now time.Time) pressure {
 	for i, set := range []*bool{&p.memory, &p.disk, &p.pid} {
 		if *set {
 			o.lastPressure[i] = now
-		} else if !o.lastPressure[i].IsZero() && now.Sub(o.lastPressure[i]) < pressureHold {
+		} else if !o.lastPressure[i].IsZero() && now.Sub(o.lastPressure[i]) < o.config.PressureHold {
 			*set = true
 		}
 	}

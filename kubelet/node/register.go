@@ -3,14 +3,24 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	goruntime "runtime"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// taintUninitialized keeps Pods from a Node until its cloud's controller manager has initialised it.
+const taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
+
+// nodeIPAnnotation has the addresses that the user has chosen, for the cloud's controller manager.
+const nodeIPAnnotation = "alpha.kubernetes.io/provided-node-ip"
 
 // attachAnnotation delegates attaching this node's volumes to the attach/detach controller.
 const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -47,7 +57,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	now := m.deps.Clock.Now()
 	desired := m.initial()
 	desired.Status = buildStatus(&m.config, &desired.Status, m.observer.observed, now)
-	created, err := nodes.Create(ctx, desired, metav1.CreateOptions{})
+	created, err := m.create(ctx, desired)
 	if err == nil {
 		m.reported = now
 		m.noteFeatures(created)
@@ -56,7 +66,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 		return nil
 	}
 	// Creating may be forbidden where another component creates the Nodes.
-	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) && !errors.Is(err, errNoRegister) {
 		return fmt.Errorf("create node %q: %w", m.config.Name, err)
 	}
 	existing, getErr := nodes.Get(ctx, m.config.Name, metav1.GetOptions{})
@@ -64,7 +74,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 		return fmt.Errorf("create node %q: %w; get it: %w", m.config.Name, err, getErr)
 	}
 	m.events.recordReboot(existing, m.observer.observed.info.BootID)
-	if patch := metadataPatch(existing, desired, m.config.NoAttachDetach); patch != nil {
+	if patch := m.metadataPatch(existing, desired); patch != nil {
 		existing, err = nodes.Patch(ctx, m.config.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			return fmt.Errorf("patch labels of node %q: %w", m.config.Name, err)
@@ -73,6 +83,17 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	m.setNode(existing)
 	m.wake.Notify()
 	return nil
+}
+
+// errNoRegister is the error of a Node that others have to create.
+var errNoRegister = errors.New("the kubelet is configured not to register it (registerNode is false)")
+
+// create creates the Node, unless others have to.
+func (m *Manager) create(ctx context.Context, desired *corev1.Node) (*corev1.Node, error) {
+	if m.config.NoRegister {
+		return nil, errNoRegister
+	}
+	return m.deps.Client.CoreV1().Nodes().Create(ctx, desired, metav1.CreateOptions{})
 }
 
 // initial returns the Node without its status.
@@ -97,12 +118,28 @@ func (m *Manager) initial() *corev1.Node {
 	if !m.config.NoAttachDetach {
 		node.Annotations[attachAnnotation] = "true"
 	}
+	if cloud := m.config.Cloud; cloud.External {
+		node.Spec.Taints = append(slices.Clone(node.Spec.Taints), corev1.Taint{
+			Key: taintUninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule,
+		})
+		if len(cloud.NodeIPs) > 0 {
+			node.Annotations[nodeIPAnnotation] = joinIPs(cloud.NodeIPs)
+		}
+	}
 	return node
 }
 
-// metadataPatch returns a merge patch that adds this kubelet's labels and annotation to the existing Node; nil if it
+func joinIPs(ips []net.IP) string {
+	var list []string
+	for _, ip := range ips {
+		list = append(list, ip.String())
+	}
+	return strings.Join(list, ",")
+}
+
+// metadataPatch returns a merge patch that adds this kubelet's labels, annotations and provider ID to the existing Node; nil if it
 // has them.
-func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
+func (m *Manager) metadataPatch(existing, desired *corev1.Node) []byte {
 	labels, annotations := map[string]any{}, map[string]any{}
 	for key, value := range desired.Labels {
 		if existing.Labels[key] != value {
@@ -114,13 +151,23 @@ func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 			annotations[key] = value
 		}
 	}
-	if _, has := existing.Annotations[attachAnnotation]; has && noAttachDetach {
-		annotations[attachAnnotation] = nil
+	for _, key := range []string{attachAnnotation, nodeIPAnnotation} {
+		_, has := existing.Annotations[key]
+		if _, wanted := desired.Annotations[key]; has && !wanted {
+			annotations[key] = nil
+		}
 	}
-	if len(labels) == 0 && len(annotations) == 0 {
+	content := map[string]any{}
+	if len(labels) > 0 || len(annotations) > 0 {
+		content["metadata"] = map[string]any{"labels": labels, "annotations": annotations}
+	}
+	if existing.Spec.ProviderID == "" && desired.Spec.ProviderID != "" {
+		content["spec"] = map[string]any{"providerID": desired.Spec.ProviderID}
+	}
+	if len(content) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
+	patch, err := json.Marshal(content)
 	if err != nil {
 		return nil // maps of strings always encode
 	}

@@ -40,14 +40,11 @@ type observed struct {
 type pressure struct{ memory, disk, pid bool }
 
 // pressureOf compares the usage with the thresholds.
-func pressureOf(t *Thresholds, u Usage) pressure {
-	below := func(free, capacity int64, fraction float64) bool {
-		return capacity > 0 && float64(free) < fraction*float64(capacity)
-	}
+func pressureOf(t *Thresholds, info MachineInfo, u Usage) pressure {
 	return pressure{
-		memory: u.MemoryAvailable < t.MemoryAvailable,
-		disk:   u.DiskFree < t.diskFloor(u.DiskCapacity) || below(u.InodesFree, u.InodeCapacity, t.InodesFree),
-		pid:    below(u.PIDCapacity-u.PIDs, u.PIDCapacity, t.PIDsAvailable),
+		memory: u.MemoryAvailable < t.memoryFloor(info.Memory),
+		disk:   u.DiskFree < t.diskFloor(u.DiskCapacity) || u.InodesFree < t.inodeFloor(u.InodeCapacity),
+		pid:    u.PIDCapacity-u.PIDs < t.pidFloor(u.PIDCapacity),
 	}
 }
 
@@ -60,7 +57,7 @@ func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, all
 		corev1.ResourcePods:             *resource.NewQuantity(config.MaxPods, resource.DecimalSI),
 	}
 	reserved := corev1.ResourceList{
-		corev1.ResourceMemory: *resource.NewQuantity(config.Thresholds.MemoryAvailable, resource.BinarySI),
+		corev1.ResourceMemory: *resource.NewQuantity(config.Thresholds.memoryFloor(info.Memory), resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(
 			config.Thresholds.diskFloor(usage.DiskCapacity), resource.BinarySI),
 	}
@@ -96,11 +93,7 @@ func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Q
 // resources of device plugins) are kept.
 func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
 	status := *old.DeepCopy()
-	status.Addresses = nil
-	for _, ip := range o.ips {
-		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
-	}
-	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: config.Hostname})
+	status.Addresses = addresses(config, old.Addresses, o.ips)
 	status.DaemonEndpoints.KubeletEndpoint.Port = config.Port
 
 	capacity, allocatable := nodeResources(config, o.info, o.usage)
@@ -109,7 +102,7 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 
 	buildInfo(config, &status, o)
 	if o.images != nil {
-		status.Images = imageList(o.images, config.MaxImages)
+		status.Images = imageList(o.images, *config.MaxImages)
 	}
 	if o.volumesOK {
 		status.VolumesInUse = o.volumes
@@ -119,6 +112,24 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	}
 	status.Conditions = conditions(config, old.Conditions, o, now)
 	return status
+}
+
+// addresses returns the Node's addresses. Those that a cloud's controller manager has set are kept; until it has, they are those
+// that the user has chosen.
+func addresses(config *Config, old []corev1.NodeAddress, ips []net.IP) []corev1.NodeAddress {
+	if config.Cloud.External {
+		if len(old) > 0 {
+			return old
+		}
+		if len(config.Cloud.NodeIPs) == 0 {
+			ips = nil
+		}
+	}
+	var list []corev1.NodeAddress
+	for _, ip := range ips {
+		list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: config.Hostname})
 }
 
 // buildInfo sets what is known of the system and the runtime.
@@ -203,7 +214,8 @@ func conditions(config *Config, old []corev1.NodeCondition, o observed, now time
 			conditionText{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
 			conditionText{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
 		pressureCondition(corev1.NodeDiskPressure, o.pressure.disk,
-			conditionText{"KubeletHasDiskPressure", "kubelet has disk pressure: " + config.Thresholds.diskPressureMessage(o.usage.DiskCapacity)},
+			conditionText{"KubeletHasDiskPressure", "kubelet has disk pressure: " + config.Thresholds.diskPressureMessage(o.usage.DiskCapacity,
+				o.usage.InodeCapacity, config.PressureHold)},
 			conditionText{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
 		pressureCondition(corev1.NodePIDPressure, o.pressure.pid,
 			conditionText{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},

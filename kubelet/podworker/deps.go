@@ -189,6 +189,8 @@ type Config struct {
 	MaxBackoff time.Duration
 	// CountMemory counts the memory that Pods request for Builder.SetClassRequests, not only their CPU.
 	CountMemory bool
+	// ResyncPeriod is the longest time between two syncs of a Pod; DefaultResyncPeriod if zero.
+	ResyncPeriod time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -197,6 +199,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RuntimeName == nil {
 		c.RuntimeName = func() string { return "containerd" }
+	}
+	if c.ResyncPeriod == 0 {
+		c.ResyncPeriod = DefaultResyncPeriod
 	}
 	return c
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// resyncPeriod is how often an idle worker reads the runtime's state: a safety net for a lost event.
-const resyncPeriod = 5 * time.Minute
+// DefaultResyncPeriod is how often an idle worker reads the runtime's state: a safety net for a lost event.
+const DefaultResyncPeriod = 5 * time.Minute
 
 // state is the phase of a Pod's life on the node. It only goes forward.
 type state int
@@ -204,7 +204,8 @@ func (w *worker) drainInbox() {
 
 // sleep waits for a post, for the time of the next sync, or for the end of ctx.
 func (w *worker) sleep(ctx context.Context) bool {
-	wait := resyncPeriod
+	period := w.m.config.ResyncPeriod
+	wait := period
 	if !w.nextSync.IsZero() {
 		wait = min(wait, max(0, w.nextSync.Sub(w.m.deps.Clock.Now())))
 	}
@@ -215,7 +216,7 @@ func (w *worker) sleep(ctx context.Context) bool {
 		return false
 	case <-w.wake.C():
 	case <-timer.C():
-		if wait == resyncPeriod {
+		if wait == period {
 			w.dirty = true
 		}
 	}

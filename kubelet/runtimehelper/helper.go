@@ -53,6 +53,8 @@ type Config struct {
 	SeccompDefault bool
 	// MemoryQoS reserves and throttles memory with cgroup v2; nil does neither.
 	MemoryQoS *cm.MemoryQoSConfig
+	// IDsPerPod is how many user IDs a Pod with a user namespace has; 65536 if zero.
+	IDsPerPod int64
 }
 
 // Deps holds what a Helper needs; all are required.
@@ -109,7 +111,7 @@ func New(deps Deps, config Config) (*Helper, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	h := &Helper{config: config, deps: deps, users: userns.New(filepath.Join(config.RootDir, "pods"))}
+	h := &Helper{config: config, deps: deps, users: userns.New(filepath.Join(config.RootDir, "pods"), config.IDsPerPod)}
 	h.rebuild(false)
 	return h, nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -27,7 +29,7 @@ const (
 	reviewTimeout = 10 * time.Second
 )
 
-// Auth authenticates and authorizes requests. Anonymous callers are always rejected.
+// Auth authenticates and authorizes requests.
 type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
@@ -46,10 +48,18 @@ type AuthConfig struct {
 	// ClientCAFile contains the CAs of client certificates, in PEM form. It is read again when it is replaced. If
 	// empty, only bearer tokens are accepted.
 	ClientCAFile string
+	// Anonymous accepts callers without credentials as the user system:anonymous, who may do what the authorizer allows.
+	Anonymous bool
+	// NoTokens rejects bearer tokens. AllowAll allows each caller everything.
+	NoTokens, AllowAll bool
+	// TokenTTL is how long the review of a token is valid, 2 min if zero; AllowedTTL that of a permission, 5 min if zero, and
+	// DeniedTTL that of a denial, 30 s if zero.
+	TokenTTL, AllowedTTL, DeniedTTL time.Duration
 }
 
 // NewDelegatedAuth returns an Auth that verifies client certificates with a CA and delegates the rest to the API
-// server: TokenReview authenticates tokens, SubjectAccessReview authorizes. Results are cached.
+// server: TokenReview authenticates tokens, SubjectAccessReview authorizes. Results are cached. Where neither certificates, tokens
+// nor anonymous callers are accepted, each request is rejected.
 func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	if deps.Client == nil {
 		return Auth{}, errors.New("server: AuthDeps.Client is required")
@@ -59,10 +69,13 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	}
 	retry := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 	authn := authenticatorfactory.DelegatingAuthenticatorConfig{
-		TokenAccessReviewClient:  deps.Client.AuthenticationV1(),
+		Anonymous:                &apiserver.AnonymousAuthConfig{Enabled: config.Anonymous},
 		TokenAccessReviewTimeout: reviewTimeout,
 		WebhookRetryBackoff:      retry,
-		CacheTTL:                 tokenTTL,
+		CacheTTL:                 cmp.Or(config.TokenTTL, tokenTTL),
+	}
+	if !config.NoTokens {
+		authn.TokenAccessReviewClient = deps.Client.AuthenticationV1()
 	}
 	if config.ClientCAFile != "" {
 		ca := &clientCA{file: config.ClientCAFile, logger: deps.Logger}
@@ -75,10 +88,13 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	if err != nil {
 		return Auth{}, fmt.Errorf("create node authenticator: %w", err)
 	}
+	if config.AllowAll {
+		return Auth{Authenticator: requests, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()}, nil
+	}
 	authz, err := authorizerfactory.DelegatingAuthorizerConfig{
 		SubjectAccessReviewClient: deps.Client.AuthorizationV1(),
-		AllowCacheTTL:             allowTTL,
-		DenyCacheTTL:              denyTTL,
+		AllowCacheTTL:             cmp.Or(config.AllowedTTL, allowTTL),
+		DenyCacheTTL:              cmp.Or(config.DeniedTTL, denyTTL),
 		WebhookRetryBackoff:       retry,
 	}.New()
 	if err != nil {

@@ -11,19 +11,28 @@ import (
 	"sync"
 )
 
+// service is what is served on an address.
+type service int
+
+const (
+	mainService     service = iota // the API, with TLS
+	healthService                  // Config.HealthzAddress
+	readOnlyService                // Config.ReadOnlyAddress
+)
+
 // listener listens on one address.
 type listener struct {
 	address string // as configured
-	health  bool   // whether it is HealthzAddress
+	service service
 	net.Listener
 }
 
 // listeners serves requests on all listeners.
 type listeners struct {
-	server, health *http.Server
-	tls            *tls.Config
-	running        sync.WaitGroup
-	failed         chan error // has a value when a listener failed that is still configured
+	servers map[service]*http.Server
+	tls     *tls.Config
+	running sync.WaitGroup
+	failed  chan error // has a value when a listener failed that is still configured
 }
 
 // SetAddresses replaces the addresses, as host:port, that the server listens on. Existing listeners and connections
@@ -35,22 +44,25 @@ func (s *Server) SetAddresses(addresses []string) {
 	s.addressesChanged.Notify()
 }
 
-// reconcileListeners opens the missing listeners, HealthzAddress last, and returns the new ones and those that are no
+// reconcileListeners opens the missing listeners, those without TLS last, and returns the new ones and those that are no
 // longer configured, which are still open. Addresses that cannot be listened on are returned as an error and skipped.
 func (s *Server) reconcileListeners(ctx context.Context) (added, removed []listener, err error) {
 	s.mu.Lock()
-	desired, open := make([]listener, 0, len(s.addresses)+1), s.listeners
+	desired, open := make([]listener, 0, len(s.addresses)+2), s.listeners
 	for _, address := range s.addresses {
 		desired = append(desired, listener{address: address})
 	}
 	s.mu.Unlock()
+	if s.config.ReadOnlyAddress != "" {
+		desired = append(desired, listener{address: s.config.ReadOnlyAddress, service: readOnlyService})
+	}
 	if s.config.HealthzAddress != "" {
-		desired = append(desired, listener{address: s.config.HealthzAddress, health: true})
+		desired = append(desired, listener{address: s.config.HealthzAddress, service: healthService})
 	}
 	next := make([]listener, 0, len(desired))
 	var errs []error
 	for _, l := range desired {
-		index := slices.IndexFunc(open, func(has listener) bool { return has.address == l.address && has.health == l.health })
+		index := slices.IndexFunc(open, func(has listener) bool { return has.address == l.address && has.service == l.service })
 		if index >= 0 {
 			next = append(next, open[index])
 			continue
@@ -90,8 +102,8 @@ func (s *Server) listen(ctx context.Context) error {
 }
 
 // serve starts serving on the open listeners.
-func (s *Server) serve(server, health *http.Server) *listeners {
-	all := &listeners{server: server, health: health, tls: s.tlsConfig(), failed: make(chan error, 1)}
+func (s *Server) serve(servers map[service]*http.Server) *listeners {
+	all := &listeners{servers: servers, tls: s.tlsConfig(), failed: make(chan error, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
@@ -103,12 +115,11 @@ func (s *Server) serve(server, health *http.Server) *listeners {
 // serveListener serves one listener until it is closed.
 func (s *Server) serveListener(all *listeners, l listener) {
 	all.running.Go(func() {
-		var err error
-		if l.health {
-			err = all.health.Serve(l)
-		} else {
-			err = all.server.Serve(tls.NewListener(l, all.tls))
+		var served net.Listener = l
+		if l.service == mainService {
+			served = tls.NewListener(l, all.tls)
 		}
+		err := all.servers[l.service].Serve(served)
 		s.mu.Lock()
 		removed := !slices.Contains(s.listeners, l)
 		s.mu.Unlock()

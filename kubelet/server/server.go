@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,20 +37,22 @@ const (
 // ErrNotFound is wrapped by a Host's errors about a Pod or container that does not exist.
 var ErrNotFound = errors.New("not found")
 
-// Config are the values of a Server.
+// Config are the values of a Server. It has many fields because each part of the API can be turned off.
 type Config struct {
 	NodeName string // whose subresources requests are authorized for
 	// Addresses are the addresses to listen on, as host:port. Port 0 means a free one.
 	Addresses []string
 	// CertFile and KeyFile contain the serving certificate and key, in PEM form. They are read again when replaced.
 	CertFile, KeyFile string
-	// TLS, if set, limits the versions and ciphers of connections; its other fields are ignored.
+	// TLS, if set, limits the versions, ciphers and key exchanges of connections; its other fields are ignored.
 	TLS *tls.Config
 	// AllowMissingCert allows starting before those files exist; handshakes fail until they do.
 	AllowMissingCert bool
-	// HealthzAddress is a loopback host:port where only /healthz is served, without TLS and to anyone, for local
-	// supervisors. Empty means none.
-	HealthzAddress string
+	// HealthzAddress is a host:port where only /healthz is served, without TLS and to anyone, for local supervisors.
+	// ReadOnlyAddress is one where also metrics, statistics and the list of Pods are. Empty means none.
+	HealthzAddress, ReadOnlyAddress string
+	// StreamIdleTimeout closes a stream to a container that transfers nothing for that long; never if zero.
+	StreamIdleTimeout time.Duration
 	// DisableDebugging disables exec, attach, portForward, run, containerLogs, runningpods, logs and pprof (status
 	// 405).
 	DisableDebugging bool
@@ -71,9 +74,9 @@ func (c Config) validate() error {
 	switch {
 	case c.NodeName == "":
 		return errors.New("server: Config.NodeName is required")
-	case len(c.Addresses) == 0:
+	case len(c.Addresses) == 0 && c.HealthzAddress == "" && c.ReadOnlyAddress == "":
 		return errors.New("server: Config.Addresses is required: want at least one host:port")
-	case c.CertFile == "" || c.KeyFile == "":
+	case len(c.Addresses) > 0 && (c.CertFile == "" || c.KeyFile == ""):
 		return errors.New("server: Config.CertFile and Config.KeyFile are required: " +
 			"the server supports only TLS")
 	}
@@ -82,14 +85,9 @@ func (c Config) validate() error {
 			return fmt.Errorf("server: Config.Addresses %q: %w", address, err)
 		}
 	}
-	if c.HealthzAddress != "" {
-		host, _, err := net.SplitHostPort(c.HealthzAddress)
-		if err != nil {
-			return fmt.Errorf("server: Config.HealthzAddress %q: %w", c.HealthzAddress, err)
-		}
-		if !net.ParseIP(host).IsLoopback() {
-			return fmt.Errorf("server: Config.HealthzAddress %q: it is open to anyone, so it must be a "+
-				"loopback address such as 127.0.0.1:10248", c.HealthzAddress)
+	for name, address := range map[string]string{"HealthzAddress": c.HealthzAddress, "ReadOnlyAddress": c.ReadOnlyAddress} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			return fmt.Errorf("server: Config.%s %q: %w", name, address, err)
 		}
 	}
 	return nil
@@ -142,9 +140,9 @@ func New(deps Deps, config Config) (*Server, error) {
 	switch {
 	case deps.Host == nil:
 		return nil, errors.New("server: Deps.Host is required")
-	case deps.Auth.Authenticator == nil:
+	case len(config.Addresses) > 0 && deps.Auth.Authenticator == nil:
 		return nil, errors.New("server: Deps.Auth.Authenticator is required")
-	case deps.Auth.Authorizer == nil:
+	case len(config.Addresses) > 0 && deps.Auth.Authorizer == nil:
 		return nil, errors.New("server: Deps.Auth.Authorizer is required")
 	}
 	if config.Journalctl == "" {
@@ -176,7 +174,7 @@ func (s *Server) Start(ctx context.Context) error {
 		runtime.SetBlockProfileRate(1) // every wait, as upstream does
 		defer runtime.SetBlockProfileRate(0)
 	}
-	if _, err := s.keyPair.get(); err != nil {
+	if _, err := s.keyPair.get(); err != nil && len(s.config.Addresses) > 0 {
 		if !s.config.AllowMissingCert || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -185,8 +183,10 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := s.listen(ctx); err != nil {
 		return err
 	}
-	server, health := s.httpServer(ctx, s.handler), s.httpServer(ctx, s.healthz())
-	listeners := s.serve(server, health)
+	listeners := s.serve(map[service]*http.Server{
+		mainService: s.httpServer(ctx, s.handler), healthService: s.httpServer(ctx, s.healthz()),
+		readOnlyService: s.httpServer(ctx, ReadOnlyHandler(s.deps)),
+	})
 	close(s.ready)
 
 	var err error
@@ -201,7 +201,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	for _, each := range []*http.Server{server, health} {
+	for _, each := range listeners.servers {
 		if stopErr := each.Shutdown(stopCtx); stopErr != nil {
 			_ = each.Close()
 		}
@@ -224,6 +224,7 @@ func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Ser
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnState:         s.limitIdle,
 		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug),
 	}
 }
@@ -233,10 +234,12 @@ func (s *Server) tlsConfig() *tls.Config {
 	if own := s.config.TLS; own != nil {
 		limits = &tls.Config{
 			MinVersion: max(own.MinVersion, tls.VersionTLS12), MaxVersion: own.MaxVersion, CipherSuites: own.CipherSuites,
+			CurvePreferences: own.CurvePreferences,
 		}
 	}
 	return &tls.Config{
 		MinVersion: limits.MinVersion, MaxVersion: limits.MaxVersion, CipherSuites: limits.CipherSuites,
+		CurvePreferences: limits.CurvePreferences,
 		// Streams upgrade the connection, which HTTP/2 does not support.
 		NextProtos: []string{"http/1.1"},
 		// Client certificates are optional and verified by the authenticator: a caller may use a token instead.
@@ -293,6 +296,44 @@ type trackedConn struct {
 	net.Conn
 	server *Server
 	once   sync.Once
+	// idle is how long the connection may transfer nothing, in nanoseconds, once it carries a stream; zero is no limit.
+	idle atomic.Int64
+}
+
+// limitIdle bounds for how long a connection may transfer nothing once it carries a stream.
+func (s *Server) limitIdle(conn net.Conn, state http.ConnState) {
+	if state != http.StateHijacked || s.config.StreamIdleTimeout <= 0 {
+		return
+	}
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if tracked, ok := conn.(*trackedConn); ok {
+		tracked.idle.Store(int64(s.config.StreamIdleTimeout))
+		tracked.transferred()
+	}
+}
+
+// transferred begins the time anew in which a stream has to transfer something. The deadline ends reads and writes that wait.
+func (c *trackedConn) transferred() {
+	if idle := time.Duration(c.idle.Load()); idle > 0 {
+		_ = c.Conn.SetDeadline(time.Now().Add(idle)) // fails for a closed connection only
+	}
+}
+
+// Read implements net.Conn.
+func (c *trackedConn) Read(data []byte) (int, error) {
+	n, err := c.Conn.Read(data)
+	if n > 0 {
+		c.transferred()
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *trackedConn) Write(data []byte) (int, error) {
+	c.transferred()
+	return c.Conn.Write(data)
 }
 
 // Close implements net.Conn. The calling goroutine must not hold the server's mu.

@@ -366,7 +366,6 @@ func TestStartErrors(t *testing.T) {
 	for want, change := range map[string]func(*server.Config, *server.Deps){
 		"Config.NodeName":  func(c *server.Config, _ *server.Deps) { c.NodeName = "" },
 		"Config.Addresses": func(c *server.Config, _ *server.Deps) { c.Addresses = nil },
-		"loopback":         func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "0.0.0.0:1" },
 		"missing port":     func(c *server.Config, _ *server.Deps) { c.Addresses = []string{"localhost"} },
 		"Config.KeyFile":   func(c *server.Config, _ *server.Deps) { c.KeyFile = "" },
 		"Deps.Host":        func(_ *server.Config, d *server.Deps) { d.Host = nil },

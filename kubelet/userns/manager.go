@@ -1,6 +1,7 @@
 package userns
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +17,10 @@ import (
 )
 
 const (
-	// blockSize is the number of ids of a Pod. The first block belongs to the node itself.
+	// blockSize is the number of ids of a Pod by default. The first block belongs to the node itself.
 	blockSize = 65536
-	// maxBlocks bounds the number of blocks; ids end at 2^32.
-	maxBlocks = 1 << 15
+	// maxID bounds the ids that are used, which end at 2^32.
+	maxID     = 1 << 31
 	fileName  = "userns"
 	fileLimit = 64 << 10
 	// remedy says how to fix an invalid record.
@@ -29,14 +30,17 @@ const (
 // Manager allocates blocks of ids to Pods. It is safe for concurrent use.
 type Manager struct {
 	podsDir string // contains one directory per Pod, named by its UID
+	size    uint32 // number of IDs of a Pod
 
 	mu     sync.Mutex           // guards all below
 	blocks map[uint32]types.UID // nil until the records were read
 	pods   map[types.UID]uint32
 }
 
-// New returns a Manager for the Pods whose directories are in podsDir, each named by the Pod's UID. It reads nothing yet.
-func New(podsDir string) *Manager { return &Manager{podsDir: podsDir} }
+// New returns a Manager of the Pods whose directories are in podsDir. Each gets idsPerPod IDs, a multiple of 65536; 65536 if zero.
+func New(podsDir string, idsPerPod int64) *Manager {
+	return &Manager{podsDir: podsDir, size: uint32(cmp.Or(idsPerPod, blockSize))}
+}
 
 // record is the content of the file.
 type record struct {
@@ -60,18 +64,19 @@ func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 	}
 	block, ok := m.pods[uid]
 	if !ok {
+		maxBlocks := maxID / m.size
 		for block = 1; block < maxBlocks && m.blocks[block] != ""; block++ {
 			continue
 		}
-		if block == maxBlocks {
-			return nil, fmt.Errorf("allocate user namespace of Pod %s: all %d blocks of ids are in use", uid, maxBlocks-1)
+		if block >= maxBlocks {
+			return nil, fmt.Errorf("allocate user namespace of Pod %s: all %d blocks of ids are in use", uid, max(maxBlocks, 1)-1)
 		}
 		if err := m.write(uid, block); err != nil {
 			return nil, err
 		}
 		m.blocks[block], m.pods[uid] = uid, block
 	}
-	ids := []*runtimeapi.IDMapping{{HostId: block * blockSize, ContainerId: 0, Length: blockSize}}
+	ids := []*runtimeapi.IDMapping{{HostId: block * m.size, ContainerId: 0, Length: m.size}}
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
 }
 
@@ -142,16 +147,16 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: %w: "+remedy, uid, path, err)
 	}
 	if len(r.UIDs) != 1 || len(r.GIDs) != 1 || r.UIDs[0] != r.GIDs[0] || r.UIDs[0].ContainerID != 0 ||
-		r.UIDs[0].Length != blockSize || r.UIDs[0].HostID%blockSize != 0 || r.UIDs[0].HostID == 0 {
+		r.UIDs[0].Length != m.size || r.UIDs[0].HostID%m.size != 0 || r.UIDs[0].HostID == 0 {
 		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: not one block of %d ids: "+remedy, uid, path,
-			blockSize)
+			m.size)
 	}
-	return r.UIDs[0].HostID / blockSize, true, nil
+	return r.UIDs[0].HostID / m.size, true, nil
 }
 
 // write records a Pod's block durably.
 func (m *Manager) write(uid types.UID, block uint32) error {
-	ids := []mapping{{HostID: block * blockSize, Length: blockSize}}
+	ids := []mapping{{HostID: block * m.size, Length: m.size}}
 	data, err := json.Marshal(record{UIDs: ids, GIDs: ids})
 	if err != nil {
 		return fmt.Errorf("record user namespace of Pod %s: %w", uid, err)

@@ -29,12 +29,12 @@ func hostID(t *testing.T, m *userns.Manager, uid types.UID) uint32 {
 
 func TestEachPodHasItsOwnBlock(t *testing.T) {
 	dir := podsDir(t, "a", "b", "c")
-	m := userns.New(dir)
+	m := userns.New(dir, 0)
 	require.Equal(t, uint32(65536), hostID(t, m, "a"))
 	require.Equal(t, uint32(131072), hostID(t, m, "b"))
 	require.Equal(t, uint32(65536), hostID(t, m, "a"), "always the same")
 
-	m = userns.New(dir) // after a crash
+	m = userns.New(dir, 0) // after a crash
 	require.Equal(t, uint32(196608), hostID(t, m, "c"), "earlier blocks are in use")
 	require.Equal(t, uint32(131072), hostID(t, m, "b"))
 	require.NoError(t, m.Release("a"))
@@ -51,11 +51,11 @@ func TestInvalidRecordFailsEnsure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := podsDir(t, "a", "b")
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "userns"), []byte(content), 0o600))
-			_, err := userns.New(dir).Ensure("b")
+			_, err := userns.New(dir, 0).Ensure("b")
 			require.ErrorContains(t, err, "Pod a")
 		})
 	}
-	m := userns.New(podsDir(t))
+	m := userns.New(podsDir(t), 0)
 	_, err := m.Ensure("without a directory")
 	require.Error(t, err)
 }

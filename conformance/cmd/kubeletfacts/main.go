@@ -1,0 +1,158 @@
+// Command kubeletfacts writes what upstream's kubelet has, from its own code: the flags with their defaults, the default
+// configuration, and the feature gates with their defaults. Tests of the root module compare Berth's kubelet with these files.
+//
+//	go run ./cmd/kubeletfacts ../kubelet
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/build"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	_ "k8s.io/component-base/logs/json/register" // as upstream's main package does
+	"k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/util/codec"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: kubeletfacts DIRECTORY")
+		os.Exit(2)
+	}
+	if err := write(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "kubeletfacts:", err)
+		os.Exit(1)
+	}
+}
+
+func write(dir string) error {
+	_ = app.NewKubeletCommand(context.Background()) // registers the gates of all that the kubelet links
+	gates, err := gates()
+	if err != nil {
+		return err
+	}
+	flags, err := flags()
+	if err != nil {
+		return err
+	}
+	configuration, err := options.NewKubeletConfiguration()
+	if err != nil {
+		return err
+	}
+	text, err := codec.EncodeKubeletConfig(configuration, v1beta1.SchemeGroupVersion)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "settings", "gates.txt"), []byte(gates), 0o644),
+		os.WriteFile(filepath.Join(dir, "options", "testdata", "flags.txt"), []byte(flags), 0o644),
+		os.WriteFile(filepath.Join(dir, "options", "testdata", "defaults.yaml"), text, 0o644),
+	)
+}
+
+// flags returns a line for each flag: its name, whether it is deprecated, and its default.
+func flags() (string, error) {
+	server, err := options.NewKubeletServer()
+	if err != nil {
+		return "", err
+	}
+	set := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	server.AddFlags(set)
+	options.AddGlobalFlags(set)
+	var out strings.Builder
+	set.VisitAll(func(f *pflag.Flag) {
+		deprecated := "-"
+		if f.Deprecated != "" {
+			deprecated = "deprecated"
+		}
+		fmt.Fprintf(&out, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Shorthand, deprecated, f.NoOptDefVal, f.DefValue)
+	})
+	return out.String(), nil
+}
+
+// gates returns a line for each feature gate: its name, its state, "locked", and "kubelet" if the kubelet's code reads it.
+func gates() (string, error) {
+	read, err := readByKubelet()
+	if err != nil {
+		return "", err
+	}
+	known := utilfeature.DefaultMutableFeatureGate.GetAll()
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		spec := known[name]
+		if name == "AllAlpha" || name == "AllBeta" {
+			continue
+		}
+		words := []string{string(name), "off"}
+		if spec.Default {
+			words[1] = "on"
+		}
+		if spec.LockToDefault {
+			words = append(words, "locked")
+		}
+		if read[name] {
+			words = append(words, "kubelet")
+		}
+		fmt.Fprintln(&out, strings.Join(words, " "))
+	}
+	return out.String(), nil
+}
+
+// readByKubelet returns the gates that the packages of the kubelet and of its volumes refer to.
+func readByKubelet() (map[featuregate.Feature]bool, error) {
+	root, err := build.Import("k8s.io/kubernetes/pkg/features", ".", build.FindOnly)
+	if err != nil {
+		return nil, err
+	}
+	module := filepath.Dir(filepath.Dir(root.Dir))
+	names, err := constants(filepath.Join(root.Dir, "kube_features.go"))
+	if err != nil {
+		return nil, err
+	}
+	use := regexp.MustCompile(`\b(?:kube)?features\.([A-Z]\w+)`)
+	read := map[featuregate.Feature]bool{}
+	for _, dir := range []string{"pkg/kubelet", "pkg/volume", "cmd/kubelet", "pkg/credentialprovider", "pkg/probe", "pkg/util/oom"} {
+		err := filepath.WalkDir(filepath.Join(module, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, match := range use.FindAllStringSubmatch(string(text), -1) {
+				if name, ok := names[match[1]]; ok {
+					read[featuregate.Feature(name)] = true
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return read, nil
+}
+
+// constants returns the values of the constants of feature gates by their names.
+func constants(path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, match := range regexp.MustCompile(`(?m)^\s*(\w+)\s+featuregate\.Feature = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+		names[match[1]] = match[2]
+	}
+	return names, nil
+}

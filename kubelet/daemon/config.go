@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/settings"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Config is what a command line says besides the configuration of the kubelet. It has many fields because a machine has many
+// properties that only its administrator knows.
+type Config struct {
+	// Settings are those of the configuration.
+	Settings *settings.Settings
+	// Kubeconfig names the API server and the node's identity; without one the kubelet is standalone. BootstrapKubeconfig, if
+	// set, may request an identity while Kubeconfig does not exist or is not valid; Kubeconfig is written then.
+	Kubeconfig, BootstrapKubeconfig string
+	// CertDir holds the certificates; pki below RootDir if empty.
+	CertDir string
+	RootDir string
+	// NodeName is the Node's name; the machine's host name if empty.
+	NodeName string
+	// Addresses says which addresses the Node has.
+	Addresses AddressRule
+	// Labels are those of the Node when it is registered.
+	Labels map[string]string
+	// ExternalCloud says that the cloud's controller manager initialises the Node.
+	ExternalCloud bool
+	// LockFile and ExitOnLockContention are those of agent.LockConfig.
+	LockFile             string
+	ExitOnLockContention bool
+	// RuntimeCgroups is the cgroup of the container runtime, for statistics.
+	RuntimeCgroups string
+	// CredentialProviders and CredentialProvidersDir are those of agent.ImageConfig.
+	CredentialProviders, CredentialProvidersDir string
+	// RequireRuntime ends the start where the container runtime's socket does not accept connections; otherwise the kubelet waits
+	// for it.
+	RequireRuntime bool
+	// ClusterCA accepts client certificates of the cluster's CA if the configuration names no CA.
+	ClusterCA bool
+	// ServeNodeIP has the server listen on the Node's address alone.
+	ServeNodeIP bool
+}
+
+// AddressRule says which addresses the Node has.
+type AddressRule struct {
+	// IPs are the addresses, the primary one first. One that is 0.0.0.0 or :: chooses the default address of its family.
+	IPs []net.IP
+	// ServerRoute chooses the local address of connections to the API server in place of the default address.
+	ServerRoute bool
+}
+
+// Deps are what Run works with; all may be nil.
+type Deps struct {
+	Timeline *timeline.Recorder
+	// Collectors are served at /metrics beside the kubelet's own.
+	Collectors []prometheus.Collector
+	// Flags are the command line's flags by name, for /flagz.
+	Flags map[string]string
+	// TracerProvider takes spans in place of the configured destination.
+	TracerProvider trace.TracerProvider
+	// OnIdle is called when no Pod has changed for some seconds.
+	OnIdle func() error
+	Logger *slog.Logger
+	Clock  clock.WithTicker
+}
+
+func (d *Deps) complete() {
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+}
+
+func (c *Config) complete() error {
+	if c.Settings == nil {
+		return errors.New("daemon: Config.Settings is required")
+	}
+	if c.RootDir == "" {
+		c.RootDir = settings.DefaultRootDir
+	}
+	root, err := filepath.Abs(c.RootDir)
+	if err != nil {
+		return err
+	}
+	c.RootDir = root
+	if c.CertDir == "" {
+		c.CertDir = filepath.Join(root, "pki")
+	}
+	if c.CertDir, err = filepath.Abs(c.CertDir); err != nil {
+		return err
+	}
+	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
+		return errors.New("a bootstrap kubeconfig needs a kubeconfig, which it writes")
+	}
+	return nil
+}
+
+// standalone reports whether there is no API server.
+func (c *Config) standalone() bool { return c.Kubeconfig == "" }

@@ -1,0 +1,159 @@
+package options
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/kubelet/settings"
+)
+
+// dropInSuffix is how the name of a drop-in file ends.
+const dropInSuffix = ".conf"
+
+// readFile reads a configuration file and sets the defaults of what it leaves open. Paths in it are relative to its directory.
+func readFile(path string) (*settings.Configuration, error) {
+	c, _, err := decodeFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if c.EvictionHard == nil {
+		c.EvictionHard = settings.DefaultEvictionHard()
+	} else if c.MergeDefaultEvictionSettings != nil && *c.MergeDefaultEvictionSettings {
+		for signal, threshold := range settings.DefaultEvictionHard() {
+			if _, ok := c.EvictionHard[signal]; !ok {
+				c.EvictionHard[signal] = threshold
+			}
+		}
+	}
+	settings.SetDefaults(c)
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file %q: %w", path, err)
+	}
+	for _, field := range []*string{
+		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, c.ResolverConfig,
+		&c.VolumePluginDir, &c.PodLogsDir,
+	} {
+		if *field != "" && !filepath.IsAbs(*field) {
+			*field = filepath.Join(filepath.Dir(absolute), *field)
+		}
+	}
+	return c, nil
+}
+
+// mergeDir merges the drop-in files below dir into the configuration, in the order of their names.
+func mergeDir(c *settings.Configuration, dir string) (*settings.Configuration, error) {
+	merged, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("merge drop-in files of %q: %w", dir, err)
+	}
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("read drop-in directory %q: %w", dir, err)
+		}
+		if entry.IsDir() || !strings.HasSuffix(entry.Name(), dropInSuffix) {
+			return nil
+		}
+		_, text, err := decodeFile(path)
+		if err != nil {
+			return err
+		}
+		if merged, err = jsonpatch.MergePatch(merged, text); err != nil {
+			return fmt.Errorf("merge drop-in file %q: %w", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &settings.Configuration{}
+	if err := json.Unmarshal(merged, out); err != nil {
+		return nil, fmt.Errorf("merge drop-in files of %q: %w", dir, err)
+	}
+	settings.SetDefaults(out)
+	return out, nil
+}
+
+// decodeFile decodes a configuration file strictly. It returns its text as JSON, too.
+func decodeFile(path string) (*settings.Configuration, []byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read configuration file: %w", err) // it names the file
+	}
+	c, err := decode(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
+	}
+	data, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
+	}
+	return c, data, nil
+}
+
+// decode decodes a KubeletConfiguration, in YAML or JSON. An unknown or repeated field is an error that names it.
+func decode(text []byte) (*settings.Configuration, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("the file is empty: want a KubeletConfiguration")
+	}
+	if err := oneDocument(text); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := kubeletconfig.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+	object, _, err := codecs.UniversalDeserializer().Decode(text, nil, nil)
+	switch {
+	case runtime.IsMissingKind(err), runtime.IsMissingVersion(err):
+		return nil, fmt.Errorf("it has no apiVersion and kind: want %s, KubeletConfiguration", kubeletconfig.SchemeGroupVersion)
+	case runtime.IsNotRegisteredError(err):
+		return nil, fmt.Errorf("%w: want %s, KubeletConfiguration", err, kubeletconfig.SchemeGroupVersion)
+	case err != nil:
+		return nil, err
+	}
+	c, ok := object.(*settings.Configuration)
+	if !ok {
+		return nil, fmt.Errorf("it is a %s: want a KubeletConfiguration", object.GetObjectKind().GroupVersionKind().Kind)
+	}
+	return c, nil
+}
+
+// oneDocument returns an error for a file with several YAML documents, of which only the first would be read.
+func oneDocument(text []byte) error {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	documents := 0
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var content any // nil for comments alone
+		if err := yaml.Unmarshal(document, &content); err == nil && content == nil {
+			continue
+		}
+		documents++
+		if documents > 1 {
+			return errors.New("it has more than one YAML document: a kubelet reads one")
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package settings
+
+// machineFields are the fields of the kubelet's process and of the machine's kernel.
+func machineFields() []Field {
+	const alpha = "want the default: it is an alpha feature of Kubernetes that this kubelet does not have"
+	return []Field{
+		{Path: "oomScoreAdj", Flag: "oom-score-adj", Support: Honoured, Does: "the kubelet's own oom_score_adj"},
+		{Path: "maxOpenFiles", Flag: "max-open-files", Support: Honoured, Does: "how many files the kubelet may have open"},
+		{Path: "protectKernelDefaults", Flag: "protect-kernel-defaults", Support: Honoured,
+			Does: "refuses to start if a sysctl of the kernel differs from what the kubelet wants; false: the kubelet sets it"},
+		{Path: "featureGates", Flag: "feature-gates", Support: Limited,
+			Does:  "features of Kubernetes. This kubelet has each either always or not at all (see below); gates of other components have no effect",
+			Limit: "the feature cannot be switched in this kubelet", Limits: func(c *Configuration) bool { return len(refusedGates(c.FeatureGates)) > 0 }},
+		{Path: "logging.format", Flag: "logging-format", Support: Honoured, Does: "text or json, one line for each message on standard error"},
+		{Path: "logging.flushFrequency", Flag: "log-flush-frequency", Support: Moot,
+			Does: "how often buffered messages are written; this kubelet writes each at once"},
+		{Path: "logging.verbosity", Flag: "v", Support: Honoured, Does: "how much is logged, 0 or more"},
+		{Path: "logging.vmodule", Flag: "vmodule", Support: Honoured, Does: "verbosities of single source files, with the format text: PATTERN=N,…"},
+		{Path: "logging.options.text.splitStream", Flag: "log-text-split-stream", Support: Refused, Does: "writes errors and other messages to different streams", Limit: alpha},
+		{Path: "logging.options.text.infoBufferSize", Flag: "log-text-info-buffer-size", Support: Refused, Does: "buffers messages", Limit: alpha},
+		{Path: "logging.options.json.splitStream", Flag: "log-json-split-stream", Support: Refused, Does: "writes errors and other messages to different streams", Limit: alpha},
+		{Path: "logging.options.json.infoBufferSize", Flag: "log-json-info-buffer-size", Support: Refused, Does: "buffers messages", Limit: alpha},
+		{Path: "makeIPTablesUtilChains", Flag: "make-iptables-util-chains", Support: Warned,
+			Does:   "creates the chains KUBE-FIREWALL and KUBE-KUBELET-CANARY, which drop packets from outside to 127.0.0.0/8",
+			Limit:  "this kubelet does not create the chains yet",
+			Limits: func(c *Configuration) bool { return *c.MakeIPTablesUtilChains }},
+		{Path: "iptablesMasqueradeBit", Support: Warned, Does: "nothing: Kubernetes has deprecated it",
+			Limit: "Kubernetes has deprecated the field, which has no effect"},
+		{Path: "iptablesDropBit", Support: Warned, Does: "nothing: Kubernetes has deprecated it",
+			Limit: "Kubernetes has deprecated the field, which has no effect"},
+	}
+}
+
+// laterFields are the fields of what this kubelet does not have yet.
+func laterFields() []Field {
+	const shutdown = "want none: this kubelet does not delay the shutdown of the machine yet"
+	return []Field{
+		{Path: "shutdownGracePeriod", Support: Refused, Does: "delays the machine's shutdown until Pods have ended", Limit: shutdown},
+		{Path: "shutdownGracePeriodCriticalPods", Support: Refused, Does: "the part of it for critical Pods", Limit: shutdown},
+		{Path: "shutdownGracePeriodByPodPriority", Support: Refused, Does: "grace periods by the priority of Pods", Limit: shutdown},
+		{Path: "tracing.endpoint", Support: Honoured, Does: "where spans are sent over OTLP/gRPC; localhost:4317 if tracing has no endpoint"},
+		{Path: "tracing.samplingRatePerMillion", Support: Honoured, Does: "how many of a million requests are traced; those whose caller traces them always are"},
+	}
+}

@@ -1,0 +1,110 @@
+package settings
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// previousMinor is the minor version before the one whose kubelet this is.
+const previousMinor = "1.35"
+
+// The gates that stand for all features of a stage.
+const (
+	allAlpha = "AllAlpha"
+	allBeta  = "AllBeta"
+)
+
+// gateTable is what upstream's kubelet says of its gates, written by conformance/cmd/kubeletfacts.
+//
+//go:embed gates.txt
+var gateTable string
+
+// differentHere returns the state of gates of the kubelet that this kubelet has in another state than upstream has by default.
+func differentHere() map[string]bool {
+	return map[string]bool{}
+}
+
+// gateMemoryQoS reserves and throttles memory.
+const gateMemoryQoS = "MemoryQoS"
+
+// switched returns the gates that this kubelet can have in either state.
+func switched() []string { return []string{gateMemoryQoS} }
+
+// Gate is a feature gate of Kubernetes.
+type Gate struct {
+	// Name is its name in featureGates.
+	Name string
+	// Default is its state in upstream's kubelet. Locked says that upstream refuses another one.
+	Default, Locked bool
+	// Kubelet says that the kubelet reads it; the others are of other components.
+	Kubelet bool
+	// Here is the state in this kubelet.
+	Here bool
+}
+
+// Gates returns the feature gates that upstream's kubelet knows, sorted by name. The kubelet has each feature that is generally
+// available; of the others Here says it.
+func Gates() []Gate {
+	var gates []Gate
+	for line := range strings.Lines(gateTable) {
+		words := strings.Fields(line)
+		gate := Gate{Name: words[0]}
+		for _, word := range words[1:] {
+			switch word {
+			case "on":
+				gate.Default = true
+			case "locked":
+				gate.Locked = true
+			case "kubelet":
+				gate.Kubelet = true
+			}
+		}
+		gate.Here = gate.Default
+		if here, differs := differentHere()[gate.Name]; differs {
+			gate.Here = here
+		}
+		gates = append(gates, gate)
+	}
+	return gates
+}
+
+// validateGates returns an error that names the gates which Kubernetes does not know or has locked.
+func validateGates(set map[string]bool) error {
+	known := map[string]Gate{}
+	for _, gate := range Gates() {
+		known[gate.Name] = gate
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		gate, ok := known[name]
+		switch {
+		case name == allAlpha || name == allBeta:
+		case !ok:
+			errs = append(errs, fmt.Errorf("featureGates (--feature-gates) %s: Kubernetes 1.36 has no such feature gate", name))
+		case gate.Locked && set[name] != gate.Default:
+			errs = append(errs, fmt.Errorf("featureGates (--feature-gates) %s=%v: Kubernetes has locked it to %v", name, set[name], gate.Default))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// refusedGates returns the names of the kubelet's gates that are set to what this kubelet does not do.
+func refusedGates(set map[string]bool) []string {
+	var refused []string
+	for _, gate := range Gates() {
+		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Here && !slices.Contains(switched(), gate.Name) {
+			refused = append(refused, gate.Name)
+		}
+	}
+	if set[allAlpha] {
+		refused = append(refused, allAlpha)
+	}
+	if state, ok := set[allBeta]; ok && !state {
+		refused = append(refused, allBeta)
+	}
+	return refused
+}

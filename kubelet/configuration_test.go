@@ -15,16 +15,16 @@ import (
 
 func TestResourceConfigurationIsChecked(t *testing.T) {
 	for want, in := range map[string]*kubeletconfig.KubeletConfiguration{
-		"want 1ms to 1s":      {CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
-		"cpuCFSQuotaPeriod (--cpu-cfs-quota-period) \"0s\"":                      {CPUCFSQuotaPeriod: &metav1.Duration{}},
-		"want cgroupfs or systemd":                  {CgroupDriver: "docker"},
-		"memorySwap.swapBehavior":                   {MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "Unlimited"}},
-		`"all" is not one of none, pods`:            {EnforceNodeAllocatable: []string{"all"}},
-		"excludes all other values":                 {EnforceNodeAllocatable: []string{"pods", "none"}},
-		"listed twice":                              {EnforceNodeAllocatable: []string{"pods", "pods"}},
-		"needs systemReservedCgroup":                {EnforceNodeAllocatable: []string{"system-reserved"}},
-		"needs kubeReservedCgroup":                  {EnforceNodeAllocatable: []string{"kube-reserved-compressible"}},
-		"kube-reserved-compressible exclude each o": {EnforceNodeAllocatable: []string{"kube-reserved", "kube-reserved-compressible"}},
+		"want 1ms to 1s": {CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
+		"cpuCFSQuotaPeriod (--cpu-cfs-quota-period) \"0s\"": {CPUCFSQuotaPeriod: &metav1.Duration{}},
+		"want cgroupfs or systemd":                          {CgroupDriver: "docker"},
+		"memorySwap.swapBehavior":                           {MemorySwap: kubeletconfig.MemorySwapConfiguration{SwapBehavior: "Unlimited"}},
+		`"all" is not one of none, pods`:                    {EnforceNodeAllocatable: []string{"all"}},
+		"excludes all other values":                         {EnforceNodeAllocatable: []string{"pods", "none"}},
+		"listed twice":                                      {EnforceNodeAllocatable: []string{"pods", "pods"}},
+		"needs systemReservedCgroup":                        {EnforceNodeAllocatable: []string{"system-reserved"}},
+		"needs kubeReservedCgroup":                          {EnforceNodeAllocatable: []string{"kube-reserved-compressible"}},
+		"kube-reserved-compressible exclude each o":         {EnforceNodeAllocatable: []string{"kube-reserved", "kube-reserved-compressible"}},
 	} {
 		_, err := NewMainKubelet(in, nil, true)
 		require.ErrorContains(t, err, want)

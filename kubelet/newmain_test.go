@@ -88,7 +88,7 @@ func TestBadConfiguration(t *testing.T) {
 		"registryPullQPS": {RegistryPullQPS: ptr.To[int32](-1)}, "maxParallelImagePulls 0": {MaxParallelImagePulls: ptr.To[int32](0)},
 		"serializeImagePulls":                    {MaxParallelImagePulls: ptr.To[int32](2), SerializeImagePulls: ptr.To(true)},
 		"imagePullCredentialsVerificationPolicy": {ImagePullCredentialsVerificationPolicy: "Sometimes"},
-		"maxPods -1":                             {MaxPods: -1}, "path": {StaticPodPath: "relative"}, "URL": {StaticPodURL: "ftp://x"},
+		"maxPods (--max-pods) -1":                {MaxPods: -1}, "path": {StaticPodPath: "relative"}, "URL": {StaticPodURL: "ftp://x"},
 	} {
 		_, err := kubelet.NewMainKubelet(config, nil, true)
 		require.ErrorContains(t, err, want)

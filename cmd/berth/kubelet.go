@@ -31,10 +31,13 @@ func newKubelet() *cobra.Command {
 		Long: "Runs the kubelet of this machine in place of Kubernetes' own: with the same flags, the same configuration file\n" +
 			"(--config) and drop-in files (--config-dir). A link named kubelet to berth does the same. docs/kubelet.md lists all\n" +
 			"fields and flags, and which values are refused. `berth node` has fewer flags and defaults that fit more machines.",
+		Example: "  berth kubelet --config /var/lib/kubelet/config.yaml --kubeconfig /etc/kubernetes/kubelet.conf\n" +
+			"  ln -s /usr/local/bin/berth /usr/bin/kubelet",
 		RunE: func(cmd *cobra.Command, args []string) error { return oneLine(runKubelet(cmd, args)) },
 	}
+	cmd.Flags().AddFlagSet(options.FlagSet()) // for the completion of shells
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s\n\nUsage:\n  %s\n\nFlags:\n%s", cmd.Long, cmd.UseLine(), options.Usage(helpWidth))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\nFlags:\n%s", cmd.Long, cmd.UseLine(), cmd.Example, options.FlagSet().FlagUsagesWrapped(helpWidth))
 	})
 	return cmd
 }

@@ -180,7 +180,7 @@ func TestEnoughDiskIsEnough(t *testing.T) {
 	run(t, atBirth(0), func(t *testing.T, f *fixture) {
 		condition := f.condition(t, corev1.NodeDiskPressure)
 		require.Equal(t, corev1.ConditionTrue, condition.Status)
-		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 5% of the inodes are free, "+
+		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 50 of 1000 inodes are free, "+
 			"or were within the last 5 minutes", condition.Message)
 		require.Contains(t, f.events(), unchanged, "a node that is born with it says so too")
 		require.Equal(t, int64(450<<30), f.get(t).Status.Allocatable.StorageEphemeral().Value())

@@ -45,10 +45,7 @@ func readFile(path string) (*settings.Configuration, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration file %q: %w", path, err)
 	}
-	for _, field := range []*string{
-		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, c.ResolverConfig,
-		&c.VolumePluginDir, &c.PodLogsDir,
-	} {
+	for _, field := range paths(c) {
 		if *field != "" && !filepath.IsAbs(*field) {
 			*field = filepath.Join(filepath.Dir(absolute), *field)
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -54,7 +55,28 @@ func Parse(args []string, messages io.Writer) (*Options, error) {
 	if flags.Changed("seccomp-default") && o.Flags.SeccompDefault {
 		o.Configuration.SeccompDefault = &o.Flags.SeccompDefault
 	}
-	return o, nil
+	return o, absolute(o.Configuration)
+}
+
+// absolute makes the paths of flags absolute: they are relative to the working directory. Those of the file already are.
+func absolute(c *settings.Configuration) (err error) {
+	for _, field := range paths(c) {
+		if *field == "" || filepath.IsAbs(*field) {
+			continue
+		}
+		if *field, err = filepath.Abs(*field); err != nil {
+			return fmt.Errorf("find the working directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// paths are the fields that name files.
+func paths(c *settings.Configuration) []*string {
+	return []*string{
+		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, c.ResolverConfig,
+		&c.VolumePluginDir, &c.PodLogsDir,
+	}
 }
 
 // commandLineDefaults returns the configuration of a kubelet without configuration file. Its access control is that of the time
@@ -112,11 +134,10 @@ func (o *Options) newFlagSet(flags *Flags, c *settings.Configuration) *pflag.Fla
 	return set
 }
 
-// Usage returns the help of all flags, in lines of this width; 0 is any width.
-func Usage(width int) string {
-	o := &Options{}
+// FlagSet returns all flags with their defaults and their help. Setting them has no effect.
+func FlagSet() *pflag.FlagSet {
 	flags := newFlags()
-	return o.newFlagSet(&flags, commandLineDefaults()).FlagUsagesWrapped(width)
+	return (&Options{}).newFlagSet(&flags, commandLineDefaults())
 }
 
 // values returns the flags by name. A file holds each secret but the headers of --manifest-url-header.

@@ -96,6 +96,7 @@ func setServerDefaults(c *Configuration) {
 	value(&c.HealthzBindAddress, "127.0.0.1")
 	duration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
 	pointer(&c.EnableSystemLogHandler, true)
+	pointer(&c.EnableSystemLogQuery, false)
 	pointer(&c.EnableProfilingHandler, true)
 	pointer(&c.EnableDebugFlagsHandler, true)
 }

@@ -23,9 +23,21 @@ const (
 //go:embed gates.txt
 var gateTable string
 
-// differentHere returns the state of gates of the kubelet that this kubelet has in another state than upstream has by default.
+// differentHere returns the state of those gates of the kubelet that this kubelet has in another state than upstream has by default;
+// docs/features.md has all. Either state may be set: the default one, and the one that it has here.
 func differentHere() map[string]bool {
-	return map[string]bool{}
+	here := map[string]bool{}
+	for _, name := range []string{
+		"CPUManagerPolicyBetaOptions", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs", "GracefulNodeShutdown",
+		"GracefulNodeShutdownBasedOnPodPriority", "KubeletPodResourcesListUseActivePods", "KubeletSeparateDiskGC", "ResourceHealthStatus",
+		"ResourceHealthStatusMessage", "TopologyManagerPolicyBetaOptions", "WindowsGracefulNodeShutdown",
+	} {
+		here[name] = false
+	}
+	for _, name := range []string{"ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodLogsQuerySplitStreams"} {
+		here[name] = true
+	}
+	return here
 }
 
 // gateMemoryQoS reserves and throttles memory.
@@ -96,7 +108,7 @@ func validateGates(set map[string]bool) error {
 func refusedGates(set map[string]bool) []string {
 	var refused []string
 	for _, gate := range Gates() {
-		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Here && !slices.Contains(switched(), gate.Name) {
+		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Default && state != gate.Here && !slices.Contains(switched(), gate.Name) {
 			refused = append(refused, gate.Name)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/build"
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -113,12 +113,12 @@ func gates() (string, error) {
 
 // readByKubelet returns the gates that the packages of the kubelet and of its volumes refer to.
 func readByKubelet() (map[featuregate.Feature]bool, error) {
-	root, err := build.Import("k8s.io/kubernetes/pkg/features", ".", build.FindOnly)
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
 	}
-	module := filepath.Dir(filepath.Dir(root.Dir))
-	names, err := constants(filepath.Join(root.Dir, "kube_features.go"))
+	module := strings.TrimSpace(string(out))
+	names, err := constants(filepath.Join(module, "pkg", "features", "kube_features.go"))
 	if err != nil {
 		return nil, err
 	}

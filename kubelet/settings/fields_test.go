@@ -1,0 +1,278 @@
+package settings
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// TestTableHasEachField compares the table with the type, so that a new field of Kubernetes cannot be forgotten.
+func TestTableHasEachField(t *testing.T) {
+	var paths []string
+	for _, f := range Fields() {
+		paths = append(paths, f.Path)
+		require.NotEmpty(t, f.Does, f.Path)
+		require.NotEmpty(t, f.Support, f.Path)
+		require.Equal(t, f.Support == Limited || f.Support == Refused || f.Support == Warned, f.Limit != "",
+			"%s: only refused values and those that have no effect have a reason", f.Path)
+		if f.Support == Limited {
+			require.NotNil(t, f.Limits, f.Path)
+		}
+	}
+	leaves := fieldPaths(reflect.TypeFor[Configuration](), "")
+	require.Greater(t, len(leaves), 125)
+	slices.Sort(paths)
+	slices.Sort(leaves)
+	require.Equal(t, leaves, paths)
+}
+
+// fieldPaths returns the paths of the fields of a struct, those of structs of configuration APIs in place of these structs.
+func fieldPaths(kind reflect.Type, prefix string) []string {
+	var paths []string
+	for field := range kind.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		of := field.Type
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		api := strings.Contains(of.PkgPath(), "/config/v1beta1") || strings.Contains(of.PkgPath(), "/logs/api/") || strings.Contains(of.PkgPath(), "/tracing/api/")
+		switch {
+		case field.Name == "TypeMeta":
+		case strings.Contains(options, "inline"):
+			paths = append(paths, fieldPaths(of, prefix)...)
+		case of.Kind() == reflect.Struct && api && of.Name() != "TimeOrMetaDuration":
+			paths = append(paths, fieldPaths(of, prefix+name+".")...)
+		default:
+			paths = append(paths, prefix+name)
+		}
+	}
+	return paths
+}
+
+// samples are values of fields that differ from the default, beside the values that they need.
+func samples() map[string]struct{ needs, text string } {
+	type sample = struct{ needs, text string }
+	out := map[string]sample{
+		"tlsCertFile":       {"tlsPrivateKeyFile: /k\ntlsCertFile: /b", "tlsPrivateKeyFile: /k\ntlsCertFile: /c"},
+		"tlsPrivateKeyFile": {"tlsCertFile: /c\ntlsPrivateKeyFile: /b", "tlsCertFile: /c\ntlsPrivateKeyFile: /k"},
+		"preloadedImagesVerificationAllowlist": {"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages",
+			"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [a/b]"},
+		"maxParallelImagePulls":  {"serializeImagePulls: false", "serializeImagePulls: false\nmaxParallelImagePulls: 3"},
+		"memoryThrottlingFactor": {"featureGates: {MemoryQoS: true}", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5"},
+		"memoryReservationPolicy": {"featureGates: {MemoryQoS: true}",
+			"featureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation"},
+		"systemCgroups":                {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
+		"systemReservedCgroup":         {"", "systemReservedCgroup: /s"},
+		"mergeDefaultEvictionSettings": {}, // TestEvictionDefaultsAreMerged of package options
+	}
+	for _, line := range strings.Split(strings.TrimSpace(simpleSamples), "\n") {
+		path, value, _ := strings.Cut(line, ": ")
+		names := strings.Split(path, ".")
+		text := value
+		for i := len(names) - 1; i >= 0; i-- {
+			text = names[i] + ": " + text
+			if i > 0 {
+				text = "{" + text + "}"
+			}
+		}
+		out[path] = sample{"", text}
+	}
+	return out
+}
+
+const simpleSamples = `
+enableServer: false
+address: 10.0.0.1
+port: 1234
+readOnlyPort: 1235
+healthzPort: 1236
+healthzBindAddress: 10.0.0.1
+tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
+tlsCurvePreferences: [29]
+tlsMinVersion: VersionTLS13
+rotateCertificates: true
+serverTLSBootstrap: true
+authentication.x509.clientCAFile: /ca
+authentication.webhook.enabled: false
+authentication.webhook.cacheTTL: 1s
+authentication.anonymous.enabled: true
+authorization.mode: AlwaysAllow
+authorization.webhook.cacheAuthorizedTTL: 1s
+authorization.webhook.cacheUnauthorizedTTL: 1s
+enableDebuggingHandlers: false
+enableContentionProfiling: true
+enableProfilingHandler: false
+enableDebugFlagsHandler: false
+enableSystemLogHandler: false
+enableSystemLogQuery: true
+streamingConnectionIdleTimeout: 1m
+registerNode: false
+registerWithTaints: [{key: a, effect: NoSchedule}]
+providerID: cloud://a
+nodeStatusUpdateFrequency: 20s
+nodeStatusReportFrequency: 1m
+nodeLeaseDurationSeconds: 10
+nodeStatusMaxImages: -1
+eventRecordQPS: 1
+eventBurst: 1
+kubeAPIQPS: 1
+kubeAPIBurst: 1
+contentType: application/json
+allowedUnsafeSysctls: [kernel.msg*]
+podCIDR: 10.9.0.0/16
+staticPodPath: /pods
+staticPodURL: http://127.0.0.1/pods
+staticPodURLHeader: {a: [b]}
+fileCheckFrequency: 1s
+httpCheckFrequency: 1s
+syncFrequency: 10s
+maxPods: 7
+podsPerCore: 3
+podLogsDir: /logs
+clusterDNS: [10.0.0.10]
+clusterDomain: example.org
+resolvConf: ""
+crashLoopBackOff.maxContainerRestartPeriod: 10s
+seccompDefault: true
+containerRuntimeEndpoint: unix:///run/a.sock
+imageServiceEndpoint: unix:///run/b.sock
+runtimeRequestTimeout: 10s
+userNamespaces.idsPerPod: 131072
+registryPullQPS: 1
+registryBurst: 1
+serializeImagePulls: false
+imagePullCredentialsVerificationPolicy: AlwaysVerify
+imageMinimumGCAge: 1s
+imageMaximumGCAge: 1h
+imageGCHighThresholdPercent: 90
+imageGCLowThresholdPercent: 70
+containerLogMaxSize: 1Mi
+containerLogMaxFiles: 2
+containerLogMaxWorkers: 2
+containerLogMonitorInterval: 5s
+cgroupRoot: /a
+cgroupDriver: systemd
+kubeletCgroups: /a
+podPidsLimit: 9
+cpuCFSQuota: false
+cpuCFSQuotaPeriod: 10ms
+singleProcessOOMKill: true
+memorySwap.swapBehavior: LimitedSwap
+failSwapOn: false
+failCgroupV1: false
+systemReserved: {cpu: 100m}
+kubeReserved: {cpu: 100m}
+reservedSystemCPUs: 0-1
+kubeReservedCgroup: /k
+enforceNodeAllocatable: [none]
+evictionPressureTransitionPeriod: 30s
+oomScoreAdj: -1
+maxOpenFiles: 100
+protectKernelDefaults: true
+featureGates: {MemoryQoS: true}
+logging.format: json
+logging.verbosity: 3
+logging.vmodule: [{filePattern: a, verbosity: 3}]
+tracing.endpoint: 127.0.0.1:4317
+tracing.samplingRatePerMillion: 5
+`
+
+// TestHonouredFieldsChangeSettings shows that no field is accepted and ignored.
+func TestHonouredFieldsChangeSettings(t *testing.T) {
+	all := samples()
+	for _, f := range Fields() {
+		if f.Support != Honoured && f.Support != Limited {
+			continue
+		}
+		sample, ok := all[f.Path]
+		require.True(t, ok, "%s has no sample", f.Path)
+		if sample.text == "" {
+			continue
+		}
+		require.NotEqual(t, convertText(t, sample.needs), convertText(t, sample.text), f.Path)
+	}
+}
+
+// TestOtherFieldsAreRefusedOrWarnedAbout gives each field that is not honoured another value.
+func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
+	for path, text := range map[string]string{
+		"enableControllerAttachDetach":              "enableControllerAttachDetach: false",
+		"configMapAndSecretChangeDetectionStrategy": "configMapAndSecretChangeDetectionStrategy: Cache",
+		"volumePluginDir":                           "volumePluginDir: /plugins",
+		"runOnce":                                   "runOnce: true",
+		"cgroupsPerQOS":                             "cgroupsPerQOS: false\nenforceNodeAllocatable: [none]",
+		"localStorageCapacityIsolation":             "localStorageCapacityIsolation: false",
+		"qosReserved":                               "qosReserved: {memory: 50%}",
+		"cpuManagerPolicy":                          "cpuManagerPolicy: static",
+		"cpuManagerPolicyOptions":                   "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
+		"memoryManagerPolicy":                       "memoryManagerPolicy: Static",
+		"reservedMemory":                            "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]",
+		"topologyManagerPolicy":                     "topologyManagerPolicy: restricted",
+		"topologyManagerPolicyOptions":              "topologyManagerPolicyOptions: {a: b}",
+		"evictionHard":                              "evictionHard: {imagefs.available: 50%}",
+		"evictionSoft":                              "evictionSoft: {memory.available: 1Gi}",
+		"evictionSoftGracePeriod":                   "evictionSoftGracePeriod: {memory.available: 1m}",
+		"evictionMaxPodGracePeriod":                 "evictionMaxPodGracePeriod: 30",
+		"evictionMinimumReclaim":                    "evictionMinimumReclaim: {nodefs.available: 5%}",
+		"kernelMemcgNotification":                   "kernelMemcgNotification: true",
+		"logging.options.text.splitStream":          "logging: {options: {text: {splitStream: true}}}",
+		"logging.options.text.infoBufferSize":       "logging: {options: {text: {infoBufferSize: 1Ki}}}",
+		"logging.options.json.splitStream":          "logging: {options: {json: {splitStream: true}}}",
+		"logging.options.json.infoBufferSize":       "logging: {options: {json: {infoBufferSize: 1Ki}}}",
+		"iptablesMasqueradeBit":                     "iptablesMasqueradeBit: 3",
+		"iptablesDropBit":                           "iptablesDropBit: 3",
+		"shutdownGracePeriod":                       "shutdownGracePeriod: 30s",
+		"shutdownGracePeriodCriticalPods":           "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s",
+		"shutdownGracePeriodByPodPriority":          "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5}]",
+		"featureGates":                              "featureGates: {AllAlpha: true}",
+		"tlsMinVersion":                             "tlsMinVersion: VersionTLS10",
+		"makeIPTablesUtilChains":                    "makeIPTablesUtilChains: true",
+	} {
+		chosen, err := Convert(parse(t, text))
+		index := slices.IndexFunc(Fields(), func(f Field) bool { return f.Path == path })
+		require.GreaterOrEqual(t, index, 0, path)
+		switch f := Fields()[index]; f.Support {
+		case Warned:
+			require.NoError(t, err, path)
+			require.Contains(t, strings.Join(chosen.Warnings, "\n"), f.Name(), path)
+		case Limited, Refused:
+			require.ErrorContains(t, err, f.Name(), path)
+			require.ErrorContains(t, err, f.Limit, path)
+		}
+	}
+}
+
+// TestConfigurationInForceIsAccepted converts what /configz shows, which tools modify and write to a file.
+func TestConfigurationInForceIsAccepted(t *testing.T) {
+	first := convertText(t, "evictionHard: {memory.available: 250Mi}\nstaticPodPath: /a\nmaxPods: 3")
+	chosen, err := Convert(parse(t, "evictionHard: {memory.available: 250Mi}\nstaticPodPath: /a\nmaxPods: 3"))
+	require.NoError(t, err)
+	again, err := Convert(chosen.Source)
+	require.NoError(t, err)
+	require.Equal(t, first, inUse(again))
+}
+
+func parse(t *testing.T, text string) *Configuration {
+	t.Helper()
+	c := &Configuration{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(text), c))
+	return c
+}
+
+func convertText(t *testing.T, text string) Settings {
+	t.Helper()
+	chosen, err := Convert(parse(t, text))
+	require.NoError(t, err, text)
+	return inUse(chosen)
+}
+
+// inUse returns what the program works with.
+func inUse(chosen *Settings) Settings {
+	out := *chosen
+	out.Source, out.Agent.Source, out.Warnings = nil, nil, nil
+	return out
+}

@@ -94,11 +94,27 @@ vm: ## boot a Debian machine with systemd and cgroup v2 and run RUN='…' in it:
 .PHONY: vm-test
 vm-test: build ## run Berth's tests that need systemd or cgroup v2 in virtual machines (root; half an hour without KVM)
 	@./hack/install.sh $(VM_PACKAGES)
-	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v . $(ARGS)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v -skip '^TestKubeadm$$' . $(ARGS)
+
+.PHONY: vm-short
+vm-short: ## run the part of vm-test that CI runs: a kubelet under systemd (root; after make build; 10 minutes at most)
+	@./hack/vm-short.sh $(VM_PACKAGES)
+
+.PHONY: vm-kubeadm
+vm-kubeadm: build ## build a cluster of two virtual machines with kubeadm and our kubelet (root; half an hour without KVM)
+	@./hack/install.sh $(VM_PACKAGES)
+	@./conformance/build-kubeadm.sh $(BIN)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 120m -v -run '^TestKubeadm$$' . $(ARGS)
 
 .PHONY: conformance
 conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
+
+.PHONY: conformance-node
+conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream NATIVE=1 FOCUS=… (root)
+	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }
+	@KUBELET="$(KUBELET)" NATIVE="$(NATIVE)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
+		exec ./conformance/run-node.sh $(ARGS)
 
 .PHONY: bench
 bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; 40 minutes; ARGS='-rounds 3 -budget 20m')

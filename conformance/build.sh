@@ -1,7 +1,9 @@
 #!/bin/sh
-# Builds upstream's suite, its test programs and this module's own program. Usage: build.sh DIRECTORY, which is bin/
-# of the repository's build. The suite's first build takes minutes and shares its cache with the control plane's.
+# Builds upstream's suite, its test programs and this module's own program. Usage: build.sh DIRECTORY [WHAT], where
+# DIRECTORY is bin/ of the repository's build. WHAT is cluster (the default); node, for the suite of one node and upstream's
+# kubelet instead; or programs, for no suite. The first build takes minutes and shares its cache with the control plane's.
 set -eu
+suite=${2:-cluster}
 out=$(mkdir -p "$1/conformance/programs" && cd "$1/conformance" && pwd)
 cd "$(dirname "$0")"
 
@@ -17,20 +19,21 @@ pinned=$(cd ../controlplane && go list -m -f '{{.Version}}' k8s.io/kubernetes)
 ./deps.sh "$out/debian"
 echo "[1/3] upstream's suite, $upstream"
 # Unstamped, the suite misjudges specs that ask for a minimum version. Vet would go through every dependency.
-go test -c -vet=off -trimpath -ldflags "$(../controlplane/ldflags.sh)" -o "$out/e2e.test" k8s.io/kubernetes/test/e2e
+stamp=$(../controlplane/ldflags.sh)
+case $suite in
+cluster) go test -c -vet=off -trimpath -ldflags "$stamp" -o "$out/e2e.test" k8s.io/kubernetes/test/e2e ;;
+node)
+	go test -c -vet=off -trimpath -ldflags "$stamp" -o "$out/e2e_node.test" k8s.io/kubernetes/test/e2e_node
+	go build -trimpath -ldflags "$stamp" -o "$out/kubelet" k8s.io/kubernetes/cmd/kubelet
+	;;
+programs) ;;
+*) echo "build.sh: $suite: want cluster, node or programs" >&2; exit 2 ;;
+esac
 go build -trimpath -ldflags "-s -w" -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 
 echo "[2/3] upstream's test programs"
 images=k8s.io/kubernetes/test/images
-# Compiled with the suite's flags, so that its cache serves here too, and made static by the linker, because the images
-# have no libraries for them. The linker's warnings are about look-ups that glibc does with libraries; nothing here needs
-# one: Go has its own resolver.
-program() {
-	go build -trimpath -ldflags "-s -w -linkmode external -extldflags -static $3" -o "$out/programs/$1" "$2" 2>"$out/link.log" || {
-		cat "$out/link.log" >&2
-		exit 1
-	}
-}
+program() { ./build-static.sh "$out/programs/$1" "$2" "-s -w $3"; }
 program agnhost $images/agnhost "-X main.Version=$(cat "$module/test/images/agnhost/VERSION")"
 program nonewprivs $images/nonewprivs ""
 program regression-issue-74839 $images/regression-issue-74839 ""
@@ -41,3 +44,4 @@ program sh ./cmd/sh ""
 echo "[3/3] conformance"
 go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance
 printf '%s\n' "$module/test/images" >"$out/upstream-images"
+printf '%s\n' "$upstream" >"$out/upstream-version"

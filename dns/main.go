@@ -1,5 +1,5 @@
-// Command berth-dns is CoreDNS with the few plugins that a cluster on one machine needs. Its flags are CoreDNS' own;
-// `berth up` writes its Corefile.
+// Command berth-dns is CoreDNS with the few plugins that a cluster on one machine needs, and those that kubeadm's Corefile
+// names: kubeadm's judge in vm/ runs it. Its flags are CoreDNS' own; `berth up` writes its Corefile.
 //
 // It is a module of its own because CoreDNS has many dependencies that nothing else of Berth needs.
 package main
@@ -12,17 +12,20 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/reload"
 )
 
 // directives are the plugins in the order in which a request passes them.
 var directives = []string{
-	"bind", "ready", "prometheus", "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "forward",
+	"reload", "bind", "health", "ready", "prometheus", "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "loop", "forward",
 }
 
 func main() {

@@ -19,7 +19,21 @@ const (
 
 	// probeTimeout bounds the test of KVM. Where it works the guest ends within two seconds.
 	probeTimeout = 20 * time.Second
+	// checkTimeout bounds the start of a qemu that emulates nothing.
+	checkTimeout = time.Minute
 )
+
+// Check returns why qemu cannot emulate a machine here, or nil: not installed, or the kernel forbids what it needs.
+func Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, qemu, "-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-S", "-monitor", "stdio")
+	cmd.Stdin = strings.NewReader("quit\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("start %s: %w: %s", qemu, err, out)
+	}
+	return nil
+}
 
 // accelerator returns kvm if a guest really runs with it, else tcg. The result is kept beside the image until the host
 // boots again.

@@ -114,8 +114,27 @@ func stopContext(came <-chan os.Signal) (context.Context, <-chan struct{}) {
 	return ctx, kill
 }
 
+// command returns what the command line names: `node`, `mirror`, `images`, or the suite on a cluster.
+func command(args []string) (func(ctx context.Context, kill <-chan struct{}) error, error) {
+	if len(args) > 0 && args[0] == "mirror" {
+		return func(ctx context.Context, _ <-chan struct{}) error { return runMirror(ctx, args[1:]) }, nil
+	}
+	if len(args) > 0 && args[0] == "images" {
+		return func(context.Context, <-chan struct{}) error { return runImages(args[1:]) }, nil
+	}
+	if len(args) > 0 && args[0] == "node" {
+		o, err := parseNode(args[1:])
+		return func(ctx context.Context, _ <-chan struct{}) error { return runNode(ctx, o) }, err
+	}
+	o, err := parse(args)
+	return func(ctx context.Context, kill <-chan struct{}) error {
+		o.kill = kill
+		return run(ctx, o)
+	}, err
+}
+
 func main() {
-	o, err := parse(os.Args[1:])
+	do, err := command(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		return
 	}
@@ -126,9 +145,7 @@ func main() {
 	came := make(chan os.Signal, 8) // a few at once, from the terminal and from make
 	signal.Notify(came, stopSignals()...)
 	ctx, kill := stopContext(came)
-	o.kill = kill
-	err = run(ctx, o)
-	if err != nil {
+	if err := do(ctx, kill); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(exitCode(ctx, err))
 	}

@@ -150,15 +150,11 @@ func (o options) dirs() (bin, out string, err error) {
 
 // assemble builds the stub images.
 func assemble(bin, out string) (oci.Layout, error) {
-	own := filepath.Join(bin, "conformance")
-	data, err := os.ReadFile(filepath.Join(own, "upstream-images"))
+	sources, err := stubSources(bin)
 	if err != nil {
-		return oci.Layout{}, fmt.Errorf("find upstream's images: %w: run build.sh first", err)
+		return oci.Layout{}, err
 	}
-	images, err := stubimages.Sources{
-		Debian: filepath.Join(own, "debian"), Programs: filepath.Join(own, "programs"),
-		Upstream: strings.TrimSpace(string(data)), Pause: filepath.Join(bin, "images", "pause"),
-	}.Images()
+	images, err := sources.Images()
 	if err != nil {
 		return oci.Layout{}, err
 	}
@@ -168,6 +164,19 @@ func assemble(bin, out string) (oci.Layout, error) {
 	}
 	logf("assembled %d images", len(images))
 	return oci.Open(dir), nil
+}
+
+// stubSources are what the stub images are made from.
+func stubSources(bin string) (stubimages.Sources, error) {
+	own := filepath.Join(bin, "conformance")
+	data, err := os.ReadFile(filepath.Join(own, "upstream-images"))
+	if err != nil {
+		return stubimages.Sources{}, fmt.Errorf("find upstream's images: %w: run build.sh first", err)
+	}
+	return stubimages.Sources{
+		Debian: filepath.Join(own, "debian"), Programs: filepath.Join(own, "programs"),
+		Upstream: strings.TrimSpace(string(data)), Pause: filepath.Join(bin, "images", "pause"),
+	}, nil
 }
 
 // serveMirror starts the registry for Pods that pull always, and configures the cluster's containerd for it. The function
@@ -238,7 +247,7 @@ func runSuite(
 func writeReport(o options, result suite.Result, bin string, expected int) error {
 	header := suite.Header{
 		Command: "make conformance", Suite: versionLine(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
-		Berth:   strings.TrimPrefix(versionLine(filepath.Join(bin, "berth"), "version"), "berth "),
+		Subject: versionLine(filepath.Join(bin, "berth"), "version"),
 		Machine: machine(), Expected: expected, List: filepath.Base(o.expected),
 		Notes: []string{"There are no stub images for " + strings.Join(stubimages.Missing(), ", ") + ": specs that use one fail."},
 	}
@@ -250,8 +259,13 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 			header.Command += fmt.Sprintf(" %s='%s'", name, value)
 		}
 	}
-	if err := replaceFile(o.report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
-		return fmt.Errorf("write report %s: %w", o.report, err)
+	return publish(result, o.report, header)
+}
+
+// publish writes the report and prints what failed.
+func publish(result suite.Result, report string, header suite.Header) error {
+	if err := replaceFile(report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
+		return fmt.Errorf("write report %s: %w", report, err)
 	}
 	failed := 0
 	for _, spec := range result.Specs {
@@ -264,7 +278,7 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 		}
 	}
 	logf("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",
-		result.Ran, failed, len(result.Regressed), len(result.Missing), o.report)
+		result.Ran, failed, len(result.Regressed), len(result.Missing), report)
 	return nil
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/oci"
 )
 
+// Busybox is the name of the image with a shell and little else.
+func Busybox() string { return imageutils.GetE2EImage(imageutils.BusyBox) }
+
 // searchPath is PATH in every image, as upstream's have it.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

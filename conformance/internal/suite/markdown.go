@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -9,10 +10,12 @@ import (
 
 // Header is what a report says about the circumstances.
 type Header struct {
+	// Title is the report's; "Conformance" if empty.
+	Title string
 	// Command is what to run to get the report again.
 	Command string
-	// Suite, Berth and Machine are the versions and the kind of machine.
-	Suite, Berth, Machine string
+	// Suite is the suite's version, Subject the program that is tested, with its version, Machine the kind of machine.
+	Suite, Subject, Machine string
 	// Expected is how many specs must pass, List the name of the file that has them.
 	Expected int
 	List     string
@@ -30,9 +33,10 @@ func (r Result) WriteReport(w io.Writer, header Header) error {
 	for _, t := range tallies {
 		sum = tally{sum.passed + t.passed, sum.failed + t.failed, sum.notRun + t.notRun}
 	}
-	fmt.Fprintf(&b, "# Conformance\n\nWritten by `%s` on %s. ", header.Command, r.Began.UTC().Format(time.DateOnly))
-	fmt.Fprintf(&b, "Upstream's suite %s, berth %s, %s; the specs took %s.\n\n",
-		header.Suite, header.Berth, header.Machine, r.Took.Round(time.Second))
+	fmt.Fprintf(&b, "# %s\n\nWritten by `%s` on %s. ", cmp.Or(header.Title, "Conformance"), header.Command,
+		r.Began.UTC().Format(time.DateOnly))
+	fmt.Fprintf(&b, "Upstream's suite %s, %s, %s; the specs took %s.\n\n",
+		header.Suite, header.Subject, header.Machine, r.Took.Round(time.Second))
 	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** ", sum.passed, sum.failed, sum.notRun)
 	fmt.Fprintf(&b, "Of %d specs that must pass (%s) %d did, %d failed, %d did not run.\n\n", header.Expected, header.List,
 		header.Expected-len(r.Regressed)-len(r.Missing)-len(r.Unknown), len(r.Regressed), len(r.Missing)+len(r.Unknown))

@@ -46,8 +46,8 @@ type Config struct {
 // cleanupTime is how long an interrupted suite may take to delete its namespaces and write its report.
 const cleanupTime = 2 * time.Minute
 
-// reportFile is the name of ginkgo's own report in the output directory.
-const reportFile = "report.json"
+// ReportFile is the name of ginkgo's own report in the output directory.
+const ReportFile = "report.json"
 
 // Exactly is the focus that selects these specs and no others.
 func Exactly(names []string) string {
@@ -61,21 +61,11 @@ func Exactly(names []string) string {
 
 // Run runs the suite and returns ginkgo's report. Specs that fail are no error; a run without a report is one.
 func Run(ctx context.Context, config Config) (types.Report, error) {
-	report := filepath.Join(config.OutDir, reportFile)
+	report := filepath.Join(config.OutDir, ReportFile)
 	if err := os.Remove(report); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return types.Report{}, fmt.Errorf("run suite: %w", err)
 	}
-	args := []string{
-		"--procs=" + strconv.Itoa(config.Parallel), "--flake-attempts=" + strconv.Itoa(config.Attempts), "--timeout=" + config.Timeout.String(), "--no-color", "--silence-skips",
-		"--output-dir=" + config.OutDir, "--json-report=" + reportFile, "--poll-progress-after=10m",
-	}
-	if config.Focus != "" {
-		args = append(args, "--focus="+config.Focus)
-	}
-	if config.Skip != "" {
-		args = append(args, "--skip="+config.Skip)
-	}
-	args = append(args, filepath.Join(config.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+config.Kubeconfig,
+	args := append(config.ginkgoFlags(), filepath.Join(config.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+config.Kubeconfig,
 		"--kubectl-path="+config.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
 	for _, driver := range config.Drivers {
 		args = append(args, "--storage.testdriver="+driver)
@@ -103,14 +93,44 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 		killing.Wait()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nothing left
 	}
-	result, err := readReport(report)
+	result, err := ReadReport(report)
 	if err != nil {
 		return types.Report{}, errors.Join(fmt.Errorf("run suite: %w", err), runErr)
 	}
 	return result, nil
 }
 
-func readReport(path string) (types.Report, error) {
+// ginkgoFlags are the flags of ginkgo's own program.
+func (c Config) ginkgoFlags() []string {
+	flags := []string{
+		"--procs=" + strconv.Itoa(c.Parallel), "--flake-attempts=" + strconv.Itoa(c.Attempts), "--timeout=" + c.Timeout.String(),
+		"--no-color", "--silence-skips", "--output-dir=" + c.OutDir, "--json-report=" + ReportFile, "--poll-progress-after=10m",
+	}
+	if c.Focus != "" {
+		flags = append(flags, "--focus="+c.Focus)
+	}
+	if c.Skip != "" {
+		flags = append(flags, "--skip="+c.Skip)
+	}
+	return flags
+}
+
+// NodeCommand is the command line of the node suite, e2e_node.test, with ginkgo in the directory config.Bin. It runs in the
+// machine that is the node: all paths are there. The kubelet is in kubeletDir, kubeletConfig is the file that the suite
+// starts from, and start bounds the start of each of its servers. more are further flags of the suite.
+func NodeCommand(config Config, kubeletDir, kubeletConfig string, start time.Duration, more ...string) []string {
+	command := append([]string{filepath.Join(config.Bin, "ginkgo")}, config.ginkgoFlags()...)
+	command = append(command, filepath.Join(config.Bin, "e2e_node.test"), "--", "--k8s-bin-dir="+kubeletDir, "--report-dir="+config.OutDir,
+		"--kubelet-config-file="+kubeletConfig, "--prepull-images=false", "--server-start-timeout="+start.String(),
+		"--node-name="+NodeName)
+	return append(command, more...)
+}
+
+// NodeName is the name of the node suite's node.
+const NodeName = "node"
+
+// ReadReport reads ginkgo's own report.
+func ReadReport(path string) (types.Report, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return types.Report{}, fmt.Errorf("read the suite's report: %w", err)
@@ -125,6 +145,9 @@ func readReport(path string) (types.Report, error) {
 	return reports[0], nil
 }
 
+// ErrEmpty is the error of a list of specs without a name.
+var ErrEmpty = errors.New("it names none")
+
 // ReadList reads a list of spec names: one a line, empty lines and lines with # left out.
 func ReadList(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
@@ -138,7 +161,7 @@ func ReadList(path string) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("read list of specs %q: it names none", path)
+		return nil, fmt.Errorf("read list of specs %q: %w", path, ErrEmpty)
 	}
 	return names, nil
 }

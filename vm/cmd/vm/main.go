@@ -48,6 +48,7 @@ func main() {
 type settings struct {
 	cache, dir string
 	out        string
+	check      bool
 	options    vm.Options
 }
 
@@ -58,6 +59,7 @@ func parse(args []string) (settings, string, error) {
 	flags.StringVar(&s.cache, "cache", "bin/vm", "directory that the built image is kept in")
 	flags.StringVar(&s.dir, "dir", "", "directory for the machine's disks and console log (default: a temporary one, removed at the end)")
 	flags.StringVar(&s.out, "copy", "", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed")
+	flags.BoolVar(&s.check, "check", false, "only check whether qemu can emulate a machine here")
 	flags.IntVar(&s.options.CPUs, "cpus", 2, "number of CPUs")
 	flags.IntVar(&s.options.Sockets, "sockets", 1, "number of sockets that the CPUs are spread over")
 	flags.IntVar(&s.options.NUMANodes, "numa", 0, "number of NUMA nodes that CPUs and memory are spread over")
@@ -90,6 +92,9 @@ func run(ctx context.Context, args []string) (err error) {
 	s, script, err := parse(args)
 	if err != nil {
 		return err
+	}
+	if s.check {
+		return vm.Check(ctx)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	image, err := vm.Build(ctx, s.cache, logger, os.Stderr)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"path/filepath"
+
+	"github.com/berth-dev/berth/conformance/internal/kubeadmimages"
+	"github.com/berth-dev/berth/conformance/internal/oci"
+	"github.com/berth-dev/berth/conformance/internal/stubimages"
+)
+
+// runImages is `conformance images`: it writes the images that kubeadm names, and those of the suite's programs that a
+// cluster of kubeadm is tried with, as one OCI layout.
+func runImages(args []string) error {
+	flags := flag.NewFlagSet("conformance images", flag.ContinueOnError)
+	bin := flags.String("bin-dir", "", "the directory of make build, with conformance/ of build.sh in it")
+	programs := flags.String("programs", "", "directory with the control plane's programs")
+	out := flags.String("out", "", "directory of the OCI layout; it is replaced")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *bin == "" || *programs == "" || *out == "" || flags.NArg() == 0 {
+		return errors.New("images: --bin-dir, --programs and --out are required, and the images' names; build-kubeadm.sh gives them")
+	}
+	images, err := kubeadmimages.Sources{
+		Programs: *programs, DNS: filepath.Join(*bin, "berth-dns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
+	}.Images(flags.Args())
+	if err != nil {
+		return err
+	}
+	sources, err := stubSources(*bin)
+	if err != nil {
+		return err
+	}
+	stubs, err := sources.Images()
+	if err != nil {
+		return err
+	}
+	for _, image := range stubs {
+		if image.Name == stubimages.Busybox() {
+			images = append(images, image)
+		}
+	}
+	return oci.Write(*out, images)
+}

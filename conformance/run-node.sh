@@ -1,0 +1,27 @@
+#!/bin/sh
+# Builds what is missing and runs upstream's suite of one node (test/e2e_node), which starts the kubelet itself. Needs
+# `make build` and, for the virtual machine, `make vm` first; and root.
+#
+#   KUBELET   berth or upstream (default berth)
+#   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
+#   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
+#   SKIP      omit the specs whose name matches this one
+#   PARALLEL  how many run at once (default 2)
+#   LIST      run exactly the specs of this file
+#   REPORT    the report's file (default: node/WHERE-KUBELET.md beside this file)
+#   BIN       the directory of make build (default: bin of the repository)
+# Further arguments go to the program: run-node.sh --help lists them.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${BIN:-$here/../bin}
+[ -x "$bin/berth" ] || { echo "run-node.sh: $bin/berth not found: run make build first" >&2; exit 1; }
+kubelet=${KUBELET:-berth} where=machine
+[ -n "${NATIVE:-}" ] && { where=native; set -- --native "$@"; }
+"$here/build.sh" "$bin" node
+mkdir -p "$here/node"
+# What upstream's kubelet passes is what ours must pass.
+[ "$kubelet" = upstream ] && set -- --add-passed "$here/node/$where.txt" "$@"
+exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" \
+	--containerd-script "$here/../vm/guest/containerd.sh" --expected "$here/node/$where.txt" \
+	--report "${REPORT:-$here/node/$where-$kubelet.md}" --parallel "${PARALLEL:-2}" \
+	${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -1,0 +1,173 @@
+//go:build vm
+
+package vm
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var kubeadmDir = flag.String("kubeadm", "../bin/kubeadm", "the directory of conformance/build-kubeadm.sh")
+
+// The machines' addresses in their network, and the Pods' networks on them.
+const (
+	firstAddress  = "192.168.50.1"
+	secondAddress = "192.168.50.2"
+	firstPods     = "10.244.0.0/24"
+	secondPods    = "10.244.1.0/24"
+)
+
+// kubeadmConfig is the configuration of the cluster. The machines are slow, which the timeouts consider.
+const kubeadmConfig = `apiVersion: kubeadm.k8s.io/v1beta4
+kind: InitConfiguration
+localAPIEndpoint: {advertiseAddress: ` + firstAddress + `}
+nodeRegistration: {name: first}
+timeouts: {controlPlaneComponentHealthCheck: 20m, kubeletHealthCheck: 10m, kubernetesAPICall: 5m, tlsBootstrap: 20m}
+---
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: VERSION
+networking: {podSubnet: 10.244.0.0/16}
+---
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: systemd
+runtimeRequestTimeout: 10m
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+`
+
+// webDeployment writes to its log, serves a page, and has a shell.
+const webDeployment = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}
+      containers:
+      - name: web
+        image: IMAGE
+        command: [sh, -c, "mkdir /www && echo hello from $(hostname) > /www/index.html && echo serving && exec httpd -f -p 8080 -h /www"]
+        readinessProbe: {httpGet: {path: /, port: 8080}}
+`
+
+// TestKubeadm builds a cluster of two machines with upstream's kubeadm, whose kubelet is ours, and stops and starts things.
+func TestKubeadm(t *testing.T) {
+	network, err := NewNetwork(t.Context(), filepath.Join(t.TempDir(), "net"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, network.Close()) })
+	dir := guestShare(t, filepath.Join(*kubeadmDir, "images"), filepath.Join(*kubeadmDir, "images.txt"), filepath.Join(*kubeadmDir, "programs", "kubeadm"))
+	first := startKubeadmMachine(t, network, "first", firstAddress, firstPods, dir)
+	initCluster(t, first)
+	requireWeb(t, first)
+
+	t.Log("restart the kubelet")
+	before := output(t, first, runningContainers)
+	output(t, first, "systemctl restart kubelet")
+	waitFor(t, first, 300, "busybox wget -q -O - http://127.0.0.1:10248/healthz")
+	require.Equal(t, before, output(t, first, runningContainers), "the restart of the kubelet must not restart a container")
+	requireWeb(t, first)
+
+	t.Log("join a second machine")
+	second := startKubeadmMachine(t, network, "second", secondAddress, secondPods, dir)
+	join := output(t, first, "kubeadm token create --print-join-command")
+	logged(t, second, strings.TrimSpace(join)+" --node-name second")
+	waitFor(t, first, 600, kubectl+"wait --for=condition=Ready --timeout=5s node/second")
+	output(t, first, "ip route add "+secondPods+" via "+secondAddress)
+	output(t, second, "ip route add "+firstPods+" via "+firstAddress)
+	output(t, first, kubectl+"scale deployment/web --replicas=2")
+	waitFor(t, first, 600, kubectl+"wait --for=jsonpath={.status.readyReplicas}=2 --timeout=5s deployment/web")
+	pod := output(t, first, kubectl+"get pods -l app=web --field-selector spec.nodeName=second -o name")
+	require.Equal(t, "serving", output(t, first, kubectl+"logs "+pod))
+	require.Contains(t, output(t, first, kubectl+"exec "+pod+" -- cat /www/index.html"), "hello from web-")
+	require.NoError(t, second.Shutdown(t.Context()))
+
+	t.Log("reboot the first machine")
+	output(t, first, kubectl+"delete node second && "+kubectl+"scale deployment/web --replicas=1")
+	require.NoError(t, first.Shutdown(t.Context()))
+	require.NoError(t, first.Boot(t.Context()))
+	waitFor(t, first, 1200, kubectl+"wait --for=condition=Available --timeout=5s deployment/web")
+	requireWeb(t, first)
+}
+
+const kubectl = "KUBECONFIG=/etc/kubernetes/admin.conf kubectl --request-timeout=60s "
+
+// runningContainers prints each container's first process and its start, by which a container that was restarted differs.
+const runningContainers = `find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | sort | while read -r scope; do
+	pid=$(head -n 1 $scope/cgroup.procs); echo "${scope##*/} $pid $(cut -d ' ' -f 22 /proc/$pid/stat)"; done`
+
+func startKubeadmMachine(t *testing.T, network *Network, name, address, pods, dir string) *Machine {
+	t.Helper()
+	m := start(t, Options{
+		Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{{Dir: dir, Path: share}},
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.Output(t.Context(), "journalctl --no-pager -n 200 -u kubelet; "+kubectl+"get pods -A -o wide; "+kubectl+"get events -A"))
+		}
+	})
+	images, err := os.ReadFile(filepath.Join(*kubeadmDir, "images.txt"))
+	require.NoError(t, err)
+	sandbox := ""
+	for name := range strings.FieldsSeq(string(images)) {
+		if strings.Contains(name, "/pause:") {
+			sandbox = name
+		}
+	}
+	installContainerd(t, m, share, pods, sandbox)
+	logged(t, m, share+"/berth images --socket /run/containerd/containerd.sock import "+share+"/images")
+	installKubelet(t, m, share, "10-kubeadm.conf")
+	// The machines have two networks, so the kubelet's address is named; and their names are those of the certificates.
+	output(t, m, "cp "+share+"/kubeadm /usr/bin/ && echo KUBELET_EXTRA_ARGS=--node-ip="+address+" > /etc/default/kubelet && printf '%s\\n' '"+firstAddress+" first' '"+secondAddress+" second' >> /etc/hosts")
+	return m
+}
+
+// initCluster makes the machine a control plane that runs Pods.
+func initCluster(t *testing.T, m *Machine) {
+	t.Helper()
+	version, err := os.ReadFile(filepath.Join(*programs, "conformance", "upstream-version"))
+	require.NoError(t, err)
+	config := strings.Replace(kubeadmConfig, "VERSION", strings.TrimSpace(string(version)), 1)
+	require.NoError(t, m.Run(t.Context(), "cat > /root/kubeadm.yaml", IO{Stdin: strings.NewReader(config)}))
+	logged(t, m, "kubeadm init --config /root/kubeadm.yaml")
+	waitFor(t, m, 600, kubectl+"wait --for=condition=Ready --timeout=5s node/first")
+	output(t, m, kubectl+"taint node first node-role.kubernetes.io/control-plane-")
+	image := output(t, m, share+"/berth images --socket /run/containerd/containerd.sock | grep -o '^[^ ]*/busybox:[^ ]*'")
+	deployment := strings.Replace(webDeployment, "IMAGE", image, 1)
+	require.NoError(t, m.Run(t.Context(), kubectl+"apply -f -", IO{Stdin: strings.NewReader(deployment)}))
+	waitFor(t, m, 600, kubectl+"wait --for=condition=Available --timeout=5s deployment/web")
+	waitFor(t, m, 600, kubectl+"-n kube-system wait --for=condition=Available --timeout=5s deployment/coredns")
+}
+
+// requireWeb reads the log of the Deployment's Pod, runs a command in it, and reads its page through a forwarded port.
+func requireWeb(t *testing.T, m *Machine) {
+	t.Helper()
+	require.Equal(t, "serving", waitFor(t, m, 300, kubectl+"logs deployment/web"))
+	page := output(t, m, kubectl+"exec deployment/web -- cat /www/index.html")
+	require.Contains(t, page, "hello from web-")
+	require.Equal(t, page, output(t, m, kubectl+`port-forward deployment/web 18080:8080 >/dev/null & trap "kill $!" EXIT
+		for i in $(seq 60); do busybox wget -q -O - http://127.0.0.1:18080/ && exit 0; sleep 1; done; exit 1`))
+}
+
+// logged runs a script and shows what it prints.
+func logged(t *testing.T, m *Machine, script string) {
+	t.Helper()
+	var out bytes.Buffer
+	err := m.Run(t.Context(), script, IO{Stdout: &out, Stderr: &out})
+	t.Logf("%s\n%s", script, &out)
+	require.NoError(t, err)
+}

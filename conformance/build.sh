@@ -40,6 +40,7 @@ program regression-issue-74839 $images/regression-issue-74839 ""
 program resource-consumer $images/resource-consumer ""
 program consume-cpu $images/resource-consumer/consume-cpu ""
 program sh ./cmd/sh ""
+program nmeter ./cmd/nmeter ""
 
 echo "[3/3] conformance"
 go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance

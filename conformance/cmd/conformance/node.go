@@ -107,7 +107,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 		Command: suite.NodeCommand(suite.Config{
 			Bin: nodemachine.Program(""), OutDir: nodemachine.Logs, Focus: focus, Skip: o.skip, Parallel: o.parallel,
 			Attempts: o.attempts, Timeout: o.timeout,
-		}, nodemachine.KubeletDir, nodemachine.Config, serverStart, o.suiteFlags()...),
+		}, nodemachine.WorkDir, nodemachine.Config, serverStart, o.suiteFlags()...),
 	})
 	if err != nil {
 		return err

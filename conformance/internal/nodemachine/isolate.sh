@@ -19,6 +19,7 @@ inside() {
 	for dir in kubelet containerd log; do
 		mkdir -p "$scratch/$dir"
 		[ $dir = log ] && target=$root/var/log || target=$root/var/lib/$dir
+		[ ! -L "$target" ] || rm "$target"
 		mkdir -p "$target"
 		mount --bind "$scratch/$dir" "$target"
 	done

@@ -24,6 +24,8 @@ else
 	cp "$here/kubelet.sh" $work/tools/kubelet
 	chmod 755 $work/tools/systemctl $work/tools/kubelet
 fi
+# ginkgo runs it in its own directory, to which the suite writes.
+ln -sf "$here/bin/e2e_node.test" $work/tools/e2e_node.test
 hostname node
 PATH=$work/tools:$here/bin:$PATH
 export PATH

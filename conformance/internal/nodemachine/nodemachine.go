@@ -43,11 +43,11 @@ type Content struct {
 // Program is the path of one of Content's programs in the machine.
 func Program(name string) string { return MountPoint + "/bin/" + name }
 
-// Config is the path in the machine of the kubelet's configuration, and KubeletDir the directory with the program that starts
-// the kubelet, which with systemd is the kubelet itself.
+// Config is the path in the machine of the kubelet's configuration. WorkDir is the directory with the suite's program and the
+// one that starts the kubelet, which with systemd is the kubelet itself; the suite writes to it.
 const (
-	Config     = "/var/lib/e2e-node/kubelet.yaml"
-	KubeletDir = "/var/lib/e2e-node/tools"
+	Config  = "/var/lib/e2e-node/kubelet.yaml"
+	WorkDir = "/var/lib/e2e-node/tools"
 )
 
 // Write makes dir such a directory and nothing else. Files are hard links where that is possible.

@@ -33,7 +33,7 @@ const (
 	release = "NAME=\"Alpine Linux\"\nID=alpine\nPRETTY_NAME=\"Alpine Linux (a stub made of Debian's busybox)\"\n"
 )
 
-// base is the layer below all images with a shell: busybox with every applet, bash, and the shell that picks one.
+// base is the layer below all images with a shell: busybox with every applet, bash, the shell that picks one, and nmeter.
 func (s Sources) base() (*oci.Tree, error) {
 	tree := &oci.Tree{}
 	for name, mode := range map[string]int64{
@@ -60,8 +60,10 @@ func (s Sources) base() (*oci.Tree, error) {
 			tree.Symlink("/bin/"+applet, "busybox")
 		}
 	}
-	if err := tree.Copy("/bin/sh", 0o755, filepath.Join(s.Programs, "sh")); err != nil {
-		return nil, err
+	for _, program := range []string{"sh", "nmeter"} {
+		if err := tree.Copy("/bin/"+program, 0o755, filepath.Join(s.Programs, program)); err != nil {
+			return nil, err
+		}
 	}
 	return tree, nil
 }

@@ -115,12 +115,12 @@ func (c Config) ginkgoFlags() []string {
 	return flags
 }
 
-// NodeCommand is the command line of the node suite, e2e_node.test, with ginkgo in the directory config.Bin. It runs in the
-// machine that is the node: all paths are there. The kubelet is in kubeletDir, kubeletConfig is the file that the suite
-// starts from, and start bounds the start of each of its servers. more are further flags of the suite.
-func NodeCommand(config Config, kubeletDir, kubeletConfig string, start time.Duration, more ...string) []string {
+// NodeCommand is the command line of the node suite, with ginkgo in the directory config.Bin. It runs in the machine that is
+// the node: all paths are there. e2e_node.test and the kubelet are in dir, to which the suite writes; kubeletConfig is the
+// file that it starts from, and start bounds the start of each of its servers. more are further flags of the suite.
+func NodeCommand(config Config, dir, kubeletConfig string, start time.Duration, more ...string) []string {
 	command := append([]string{filepath.Join(config.Bin, "ginkgo")}, config.ginkgoFlags()...)
-	command = append(command, filepath.Join(config.Bin, "e2e_node.test"), "--", "--k8s-bin-dir="+kubeletDir, "--report-dir="+config.OutDir,
+	command = append(command, filepath.Join(dir, "e2e_node.test"), "--", "--k8s-bin-dir="+dir, "--report-dir="+config.OutDir,
 		"--kubelet-config-file="+kubeletConfig, "--prepull-images=false", "--server-start-timeout="+start.String(),
 		"--node-name="+NodeName)
 	return append(command, more...)

@@ -110,7 +110,7 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 		"-device", "virtio-rng-pci",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=ready,path=" + f.ready,
 		"-device", "virtserialport,chardev=ready,name=vm.ready",
-		"-netdev", fmt.Sprintf("user,id=host,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", sshPort),
+		"-netdev", fmt.Sprintf("user,id=host,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:%d-:22", sshPort),
 		"-device", "virtio-net-pci,netdev=host,mac=52:54:00:be:00:01",
 	}
 	if accelerator == accelKVM {

@@ -13,7 +13,7 @@ const format = "%3t"
 
 func main() {
 	if len(os.Args) != 3 || os.Args[1] != "-d0" || os.Args[2] != format {
-		fmt.Fprintln(os.Stderr, "nmeter: the only supported arguments are -d0 and "+format)
+		fmt.Fprintf(os.Stderr, "nmeter: the only supported arguments are -d0 and %s\n", format)
 		os.Exit(1)
 	}
 	fmt.Println(time.Now().UTC().Format("15:04:05.000"))

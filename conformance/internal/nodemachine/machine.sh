@@ -27,6 +27,11 @@ fi
 # ginkgo runs it in its own directory, to which the suite writes.
 ln -sf "$here/bin/e2e_node.test" $work/tools/e2e_node.test
 hostname node
+# The API server and the kubelet choose the address that the default route has. In a virtual machine it leads nowhere.
+[ -n "$(ip -4 route show default)" ] || {
+	gateway=$(ip -4 -o addr show scope global | awk '$2 != "cni0" {sub(/[0-9]+\/.*/, "2", $4); print $4; exit}')
+	ip route add default via "$gateway"
+}
 PATH=$work/tools:$here/bin:$PATH
 export PATH
 

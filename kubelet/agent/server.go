@@ -46,9 +46,13 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	}, stats.Config{NodeName: config.Node.Name, RootDir: config.RootDir}); err != nil {
 		return nil, err
 	}
-	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), &metrics.PodCollector{
+	pods := &metrics.PodCollector{
 		NodeName: config.Node.Name, Pods: s.host.GetPods, MissedEvents: p.watcher.MissedEvents, WorkerStates: p.workers.CountByState,
-	})
+	}
+	if config.Cgroups.MemoryQoS != nil {
+		pods.ClassRequests = p.workers.ClassRequests
+	}
+	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), pods)
 	return s, s.listen(base, n)
 }
 

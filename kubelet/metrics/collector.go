@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/podworker"
 )
 
@@ -28,6 +29,10 @@ var (
 		"they are configured, and by whether they are static.", []string{"lifecycle", "config", "static"}, nil)
 	pendingResizes = prometheus.NewDesc("kubelet_pod_pending_resizes", "Number of pending resizes for pods, by reason.",
 		[]string{"reason"}, nil)
+	memoryMin = prometheus.NewDesc("kubelet_memory_qos_node_memory_min_bytes",
+		"Memory of Guaranteed pods that the kernel never reclaims", nil, nil)
+	memoryLow = prometheus.NewDesc("kubelet_memory_qos_node_memory_low_bytes",
+		"Memory of Burstable pods that the kernel reclaims last", nil, nil)
 	progressingResizes = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.", nil, nil)
 )
 
@@ -39,6 +44,8 @@ type PodCollector struct {
 	Pods func() []*corev1.Pod
 	// MissedEvents returns how many Pods a relist found changed without an event.
 	MissedEvents func() int64
+	// ClassRequests returns what the active Pods of each class request, where memory QoS is on; nil where it is off.
+	ClassRequests func() cm.Requests
 	// WorkerStates counts the pod workers by state.
 	WorkerStates func() map[podworker.WorkerState]int
 }
@@ -49,7 +56,7 @@ var _ prometheus.Collector = (*PodCollector)(nil)
 func (c *PodCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, missedEvents, workingPods, pendingResizes,
-		progressingResizes,
+		progressingResizes, memoryMin, memoryLow,
 	} {
 		out <- desc
 	}
@@ -61,6 +68,11 @@ func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 	desired, active := map[string]int{"": 0}, map[string]int{"": 0}
 	states := map[string]int{"running": 0, "exited": 0, "created": 0}
 	c.collectWorkers(out)
+	if c.ClassRequests != nil {
+		requests := c.ClassRequests()
+		out <- prometheus.MustNewConstMetric(memoryMin, prometheus.GaugeValue, float64(requests.GuaranteedMemory))
+		out <- prometheus.MustNewConstMetric(memoryLow, prometheus.GaugeValue, float64(requests.BurstableMemory))
+	}
 	for _, pod := range c.Pods() {
 		static := staticLabel(podutil.IsStatic(pod))
 		desired[static]++

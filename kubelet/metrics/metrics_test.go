@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/server"
@@ -70,6 +71,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		WorkerStates: func() map[podworker.WorkerState]int {
 			return map[podworker.WorkerState]int{{Lifecycle: "sync", Config: "desired"}: 1}
 		},
+		ClassRequests: func() cm.Requests { return cm.Requests{GuaranteedMemory: 1} },
 	})
 
 	families, err := registry.Gather()
@@ -105,6 +107,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_pod_infeasible_resizes_total": {"reason_detail"}, "kubelet_pod_pending_resizes": {"reason"},
 		"kubelet_pod_in_progress_resizes": {}, "kubelet_working_pods": {"config", "lifecycle", "static"},
 		"kubelet_pleg_relist_duration_seconds": {}, "kubelet_pleg_relist_interval_seconds": {}, "kubelet_pleg_last_seen_seconds": {},
+		"kubelet_memory_qos_node_memory_min_bytes": {}, "kubelet_memory_qos_node_memory_low_bytes": {},
 		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))

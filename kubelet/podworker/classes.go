@@ -70,3 +70,10 @@ func (m *Manager) retryClasses(ctx context.Context) {
 	}
 	m.classes.changed.Notify()
 }
+
+// ClassRequests returns what the active Pods of the classes request together; memory only with Config.CountMemory.
+func (m *Manager) ClassRequests() cm.Requests {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.classes.sum
+}

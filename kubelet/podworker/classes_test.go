@@ -39,6 +39,7 @@ func TestBurstableCPUFollowsActivePods(t *testing.T) {
 	require.EqualValues(t, -1, f.builder.burstableCPU(), "other Pods may still come")
 	f.manager.SourcesReady()
 	becomes(200)
+	require.Equal(t, cm.Requests{BurstableCPU: 200}, f.manager.ClassRequests())
 
 	guaranteed := sized("1", "30Mi", func(p *corev1.Pod) {
 		p.Name, p.UID, p.Spec.Containers[0].Name = "g", "uid-g", "g"

@@ -66,7 +66,8 @@ type Config struct {
 	Events EventConfig
 	// OOMScoreAdj is the oom_score_adj of this process; nil leaves it.
 	OOMScoreAdj *int
-	// Tracing says where spans are sent over OTLP/gRPC, and how many; nil sends none, unless Deps has a TracerProvider.
+	// Tracing says where spans are sent over OTLP/gRPC, and how many; nil sends them to Deps.TracerProvider, if
+	// that is set.
 	Tracing *tracingapi.TracingConfiguration
 	// MaxOpenFiles is how many files this process may have open; zero leaves the limit.
 	MaxOpenFiles uint64

@@ -34,7 +34,7 @@ type Deps struct {
 	// Runtime replaces the connection to Config.Runtime.Endpoint.
 	Runtime  container.Runtime
 	Timeline *timeline.Recorder
-	// TracerProvider makes the agent's spans, in place of Config.Tracing. Its owner shuts it down.
+	// TracerProvider makes the agent's spans, unless Config.Tracing says where they go. Its owner shuts it down.
 	TracerProvider trace.TracerProvider
 	// Recorder takes events. If it is nil they are written with EventClient, or else with Client.
 	Recorder    record.EventRecorder

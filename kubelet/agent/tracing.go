@@ -24,15 +24,12 @@ func validateTracing(config *tracingapi.TracingConfiguration) error {
 	return tracingapi.ValidateTracingConfiguration(config, nil, field.NewPath("tracing")).ToAggregate()
 }
 
-// newTracing returns the provider of Deps, or that of Config.Tracing with its shutdown; nil if neither requests traces. It
+// newTracing returns the provider of Config.Tracing with its shutdown, or else that of Deps; nil if neither requests traces. It
 // does not connect yet.
 func newTracing(ctx context.Context, deps *Deps, config *Config) (trace.TracerProvider, func(context.Context) error, error) {
 	keep := func(context.Context) error { return nil }
-	if deps.TracerProvider != nil {
-		return deps.TracerProvider, keep, nil
-	}
 	if config.Tracing == nil {
-		return nil, keep, nil
+		return deps.TracerProvider, keep, nil
 	}
 	host := config.Node.Hostname
 	setDefault(&host, config.Node.Name)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	"k8s.io/utils/ptr"
@@ -24,7 +25,8 @@ func TestTracesAreConfigured(t *testing.T) {
 	go func() { defer close(ended); _ = collector.Serve(listener) }()
 	t.Cleanup(func() { collector.Stop(); <-ended })
 
-	f := newFixture(t, func(_ *Deps, config *Config) {
+	f := newFixture(t, func(deps *Deps, config *Config) {
+		deps.TracerProvider = noop.NewTracerProvider() // the configuration comes before the environment
 		config.Tracing = &tracingapi.TracingConfiguration{
 			Endpoint: ptr.To(listener.Addr().String()), SamplingRatePerMillion: ptr.To[int32](1_000_000),
 		}

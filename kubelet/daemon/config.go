@@ -64,7 +64,7 @@ type Deps struct {
 	Collectors []prometheus.Collector
 	// Flags are the command line's flags by name, for /flagz.
 	Flags map[string]string
-	// TracerProvider takes spans in place of the configured destination.
+	// TracerProvider takes spans where no destination is configured.
 	TracerProvider trace.TracerProvider
 	// OnIdle is called when no Pod has changed for some seconds.
 	OnIdle func() error

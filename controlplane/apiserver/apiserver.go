@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 	"github.com/berth-dev/berth/controlplane/bootstrap"
@@ -24,6 +25,15 @@ import (
 // readyzPeriod is how often /readyz is requested during a start: the API server has
 // no event for "ready" that an embedder could wait for.
 const readyzPeriod = 10 * time.Millisecond
+
+// Upstream renews both every 10 s, which are writes to the store, for the sake of API servers that come and go. This one is
+// alone.
+const (
+	// endpointPeriod is how often the endpoints of the Service default/kubernetes are checked: a user may change them.
+	endpointPeriod = time.Minute
+	// identityPeriod is how often the Lease that identifies this server is renewed. It lasts for an hour.
+	identityPeriod = 15 * time.Minute
+)
 
 // authentication allows requests without credentials for the health of the server
 // and for nothing else.
@@ -83,10 +93,12 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 // serve is upstream's app.Run, except that it replaces the two hooks that make every
 // start a second longer (see package bootstrap).
 func serve(ctx context.Context, options options.CompletedOptions) error {
+	controlplane.IdentityLeaseRenewIntervalPeriod = identityPeriod
 	config, err := app.NewConfig(options)
 	if err != nil {
 		return fmt.Errorf("create configuration: %w", err)
 	}
+	config.KubeAPIs.EndpointReconcilerConfig.Interval = endpointPeriod
 	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
 	completed, err := config.Complete()
 	if err != nil {

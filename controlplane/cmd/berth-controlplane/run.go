@@ -28,6 +28,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/scheduler"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 	"github.com/berth-dev/berth/controlplane/supervisor"
+	"github.com/berth-dev/berth/controlplane/timerslack"
 )
 
 const (
@@ -36,6 +37,8 @@ const (
 	// stopTimeout is how long a stop may take before the process ends anyway;
 	// etcd loses nothing by that.
 	stopTimeout = 10 * time.Second
+	// lateTimers is how late a timer may be while nothing else happens.
+	lateTimers = 50 * time.Millisecond
 )
 
 // run locks the data directory, writes the files, opens the listeners and runs the components until ctx ends.
@@ -81,7 +84,12 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	if err != nil {
 		return err
 	}
-	return components.Run(ctx, func() { _ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil) })
+	return components.Run(ctx, func() {
+		_ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil)
+		if err := timerslack.Set(lateTimers); err != nil {
+			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
+		}
+	})
 }
 
 // startGCTuner tunes the garbage collector until the function that it returns is called.

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -186,16 +187,23 @@ func (s *Store) Actuate(pod *corev1.Pod, container string) {
 	})
 }
 
-// ActuatePod records that the cgroup of the Pod has the allocated resources of the Pod as a whole.
+// ActuatePod records that the cgroup of the Pod and all its containers have the allocated resources, also where that changed
+// nothing in the runtime.
 func (s *Store) ActuatePod(pod *corev1.Pod) {
 	s.change(func() {
-		held, known := s.actuated.pods[pod.UID]
-		if !known {
-			return // no container has started yet
+		if _, known := s.actuated.pods[pod.UID]; known { // else no container has started yet
+			s.actuated.put(pod.UID, resourcesOf(pod))
 		}
-		held.PodLevelResources = pod.Spec.Resources.DeepCopy()
-		s.actuated.put(pod.UID, held)
 	})
+}
+
+// ActuatedMemory returns the memory request that a container was last started or resized with, false if it is not recorded. The
+// runtime does not know it.
+func (s *Store) ActuatedMemory(uid types.UID, container string) (resource.Quantity, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	recorded, known := s.actuated.pods[uid].ContainerResources[container]
+	return *recorded.Requests.Memory(), known
 }
 
 // HasPendingActuation reports whether a container of the Pod, or the Pod as a whole, is recorded to have other resources

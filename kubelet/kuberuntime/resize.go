@@ -75,6 +75,10 @@ func (p *planner) reservationDiffers(c *corev1.Container, s *container.Container
 // resizeNeedsRestart reports whether a resource has changed that the container can only get by a restart.
 func (p *planner) resizeNeedsRestart(c *corev1.Container, s *container.ContainerStatus) bool {
 	cpu, memory := p.resourcesDiffer(c, s)
+	if p.in.ActuatedMemory != nil {
+		request, known := p.in.ActuatedMemory(c.Name)
+		memory = memory || known && request.Cmp(*c.Resources.Requests.Memory()) != 0
+	}
 	return cpu && RestartsOnResize(c, corev1.ResourceCPU) || memory && RestartsOnResize(c, corev1.ResourceMemory)
 }
 

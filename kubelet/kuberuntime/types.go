@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
@@ -117,6 +118,9 @@ type Inputs struct {
 	// Resources returns the runtime's resources of a container; nil leaves running containers unchanged. The caller may
 	// change the result.
 	Resources func(c *corev1.Container) *runtimeapi.LinuxContainerResources
+	// ActuatedMemory returns the memory request that a container's running instance has, which the runtime does not know;
+	// false, or a nil function, if it is not known.
+	ActuatedMemory func(containerName string) (resource.Quantity, bool)
 	// LastAttempt returns the highest known restart count of a container beside those of the runtime, which may have
 	// lost the newest instances: that of its log directory, see [LastAttemptInLogs]. It is called only for containers
 	// that are started. Nil knows none.

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -165,6 +166,8 @@ type Allocations interface {
 	Allocate(pod *corev1.Pod)
 	Actuate(pod *corev1.Pod, container string)
 	ActuatePod(pod *corev1.Pod)
+	// ActuatedMemory returns the memory request that a container has, false if it is not known.
+	ActuatedMemory(uid types.UID, container string) (resource.Quantity, bool)
 	Forget(uid types.UID)
 }
 
@@ -176,7 +179,10 @@ func (noAllocations) HasPendingActuation(*corev1.Pod) bool { return false }
 func (noAllocations) Allocate(*corev1.Pod)                 {}
 func (noAllocations) Actuate(*corev1.Pod, string)          {}
 func (noAllocations) ActuatePod(*corev1.Pod)               {}
-func (noAllocations) Forget(types.UID)                     {}
+func (noAllocations) ActuatedMemory(types.UID, string) (resource.Quantity, bool) {
+	return resource.Quantity{}, false
+}
+func (noAllocations) Forget(types.UID) {}
 
 // Config are the values a Manager works with.
 type Config struct {

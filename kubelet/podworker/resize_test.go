@@ -180,6 +180,27 @@ func TestResizeByRestart(t *testing.T) {
 	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
 }
 
+// TestMemoryRequestIsResizedByRestart changes the request of memory alone, which the runtime does not know.
+func TestMemoryRequestIsResizedByRestart(t *testing.T) {
+	f := newFixture(t)
+	p := sized("20m", "30Mi", func(p *corev1.Pod) {
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+		}
+	})
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	p = p.DeepCopy()
+	p.Generation++
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("20Mi"),
+	}
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitStatus(p.UID, "resized by a restart", func(s corev1.PodStatus) bool {
+		return resizedTo(2, "20m")(s) && s.ContainerStatuses[0].RestartCount == 1 && running(s)
+	})
+}
+
 func TestResizeIsDeferredUntilCapacityIsFree(t *testing.T) {
 	f := newFixture(t)
 	f.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
@@ -34,6 +35,9 @@ func (w *worker) sync(ctx context.Context) {
 		Liveness: w.livenessResult,
 		Resources: func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
 			return w.m.deps.Builder.Resources(w.pod, c)
+		},
+		ActuatedMemory: func(name string) (resource.Quantity, bool) {
+			return w.m.deps.Allocations.ActuatedMemory(w.uid, name)
 		},
 		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
 	})

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -117,7 +118,7 @@ func startKubeadmMachine(t *testing.T, network *Network, name, address, pods, di
 	})
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.Output(t.Context(), "journalctl --no-pager -n 200 -u kubelet; "+kubectl+"get pods -A -o wide; "+kubectl+"get events -A"))
+			t.Log(m.Output(context.WithoutCancel(t.Context()), "journalctl --no-pager -n 200 -u kubelet; "+kubectl+"get pods -A -o wide; "+kubectl+"get events -A"))
 		}
 	})
 	images, err := os.ReadFile(filepath.Join(*kubeadmDir, "images.txt"))

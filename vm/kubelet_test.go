@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,13 +15,16 @@ import (
 const share = "/share"
 
 // showPods prints for each container of the static Pods: its Pod, the process, its OOM score adjustment, its AppArmor profile
-// and its cgroup, and fails unless there are as many as Pods. The containers' cgroups are scopes that containerd names.
+// and its cgroup, and fails unless all of them run, which runc that prepares one does not yet. Their cgroups are scopes that containerd names.
 const showPods = `n=0; for scope in /sys/fs/cgroup/kubepods.slice/*/cri-containerd-*.scope /sys/fs/cgroup/kubepods.slice/*/*/cri-containerd-*.scope; do
 	[ -f $scope/cgroup.procs ] || continue
-	pid=$(head -n 1 $scope/cgroup.procs); [ -n "$pid" ] || continue
+	pid=$(head -n 1 $scope/cgroup.procs); [ -n "$pid" ] && [ "$(cat /proc/$pid/comm)" = pause ] || continue
 	echo "$pid $(cat /proc/$pid/oom_score_adj) $(cut -d ' ' -f 1 /proc/$pid/attr/apparmor/current) $scope"
 	n=$((n+1))
 done; [ $n = 6 ]`
+
+// sandboxScore is the OOM score adjustment of a Pod's sandbox.
+const sandboxScore = -998
 
 // podProcess is a line of showPods.
 type podProcess struct {
@@ -79,7 +83,7 @@ func startStandaloneKubelet(t *testing.T) *Machine {
 		"/guest/kubelet.yaml /etc/kubernetes/ && systemctl start kubelet")
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.Output(t.Context(), "journalctl --no-pager -n 100 -u kubelet -u containerd"))
+			t.Log(m.Output(context.WithoutCancel(t.Context()), "journalctl --no-pager -n 100 -u kubelet -u containerd"))
 		}
 	})
 	return m
@@ -90,7 +94,9 @@ func requireQoS(t *testing.T, m *Machine, containers []podProcess) {
 	t.Helper()
 	scores := map[string][]int{}
 	for _, c := range containers {
-		require.Equal(t, "cri-containerd.apparmor.d", c.appArmor, c.scope)
+		if c.oomScore != sandboxScore { // containerd confines containers, not sandboxes
+			require.Equal(t, "cri-containerd.apparmor.d", c.appArmor, c.scope)
+		}
 		class := "guaranteed"
 		for _, other := range []string{"burstable", "besteffort"} {
 			if strings.Contains(c.scope, "/kubepods-"+other+".slice/kubepods-"+other+"-pod") {
@@ -100,12 +106,12 @@ func requireQoS(t *testing.T, m *Machine, containers []podProcess) {
 		scores[class] = append(scores[class], c.oomScore)
 	}
 	// Each Pod is a sandbox, which is the last to be killed, and a container.
-	require.ElementsMatch(t, []int{-998, -997}, scores["guaranteed"])
-	require.ElementsMatch(t, []int{-998, 1000}, scores["besteffort"])
+	require.ElementsMatch(t, []int{sandboxScore, -997}, scores["guaranteed"])
+	require.ElementsMatch(t, []int{sandboxScore, 1000}, scores["besteffort"])
 	require.Len(t, scores["burstable"], 2)
-	require.Contains(t, scores["burstable"], -998)
+	require.Contains(t, scores["burstable"], sandboxScore)
 	for _, score := range scores["burstable"] {
-		require.True(t, score == -998 || 2 <= score && score <= 999, "OOM score %d of the Burstable container", score)
+		require.True(t, score == sandboxScore || 2 <= score && score <= 999, "OOM score %d of the Burstable container", score)
 	}
 	values := strings.Fields(output(t, m, `set -eu
 		cat /proc/$(systemctl show -P MainPID kubelet)/oom_score_adj

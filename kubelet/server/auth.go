@@ -84,9 +84,13 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 		}
 		authn.ClientCertificateCAContentProvider = ca
 	}
-	requests, _, err := authn.New()
-	if err != nil {
-		return Auth{}, fmt.Errorf("create node authenticator: %w", err)
+	var requests authenticator.Request = authenticator.RequestFunc(rejectAll)
+	if config.ClientCAFile != "" || !config.NoTokens || config.Anonymous {
+		delegated, _, err := authn.New()
+		if err != nil {
+			return Auth{}, fmt.Errorf("create node authenticator: %w", err)
+		}
+		requests = delegated
 	}
 	if config.AllowAll {
 		return Auth{Authenticator: requests, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()}, nil
@@ -102,6 +106,9 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	}
 	return Auth{Authenticator: requests, Authorizer: authz}, nil
 }
+
+// rejectAll authenticates no request.
+func rejectAll(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }
 
 // authorize passes a request to next if its sender is authenticated and authorized.
 func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler) http.Handler {

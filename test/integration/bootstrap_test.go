@@ -180,14 +180,17 @@ func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 }
 
 // scrape reads the metrics of the node whose server is at the port, as the cluster's administrator.
-func scrape(t testing.TB, c *cluster, port int) string {
+func scrape(t testing.TB, c *cluster, port int) string { return readNode(t, c, port, "/metrics") }
+
+// readNode reads a path of the node's server as the administrator.
+func readNode(t testing.TB, c *cluster, port int, path string) string {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(t, err)
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	defer client.CloseIdleConnections()
-	return getBy(t, client, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/metrics")
+	return getBy(t, client, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+path)
 }
 
 // runOn runs a Pod on the node and reads its log through the API server, which reads it from the node.

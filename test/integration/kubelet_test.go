@@ -53,7 +53,7 @@ func TestKubelet(t *testing.T) {
 	var shown struct {
 		Config kubeletconfig.KubeletConfiguration `json:"kubeletconfig"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+k.node.name+"/proxy/configz")), &shown))
+	require.NoError(t, json.Unmarshal([]byte(readNode(t, c, k.port, "/configz")), &shown))
 	require.EqualValues(t, 18, shown.Config.MaxPods)
 	stop()
 	stop = k.start(args...)
@@ -154,18 +154,19 @@ type testKubelet struct {
 	t       *testing.T
 	node    *testNode
 	program string
+	port    int
 }
 
 // newTestKubelet writes the configuration file of a kubelet that uses nothing of the machine's own one.
 func newTestKubelet(t *testing.T, more string) *testKubelet {
 	t.Helper()
-	k := &testKubelet{t: t, node: newTestNode(t, t.TempDir())}
+	k := &testKubelet{t: t, node: newTestNode(t, t.TempDir()), port: freePort(t)}
 	k.program = filepath.Join(k.node.dir, "kubelet-link", "kubelet")
 	require.NoError(t, os.Mkdir(filepath.Dir(k.program), 0o755))
 	require.NoError(t, os.Symlink(berthBinary(t), k.program))
 	k.write("config.yaml", kubeletHeader+fmt.Sprintf("failCgroupV1: false\nfailSwapOn: false\naddress: 127.0.0.1\nport: %d\nhealthzPort: 0\n"+
 		"containerRuntimeEndpoint: unix://%s\ncgroupRoot: /%s\npodLogsDir: %s\nenforceNodeAllocatable: [none]\nmakeIPTablesUtilChains: false\n",
-		freePort(t), k.node.runtime.Socket(), k.node.cgroup(), k.node.logs())+more)
+		k.port, k.node.runtime.Socket(), k.node.cgroup(), k.node.logs())+more)
 	return k
 }
 

@@ -150,7 +150,7 @@ func (c *Cluster) check(ctx context.Context) error {
 		return err
 	}
 	if c.runs(proxyName) {
-		if err := checkProxy(ctx); err != nil {
+		if err := CheckServices(ctx); err != nil {
 			return err
 		}
 	}

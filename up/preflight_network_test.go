@@ -84,16 +84,16 @@ func TestVersionsOfNFT(t *testing.T) {
 func TestAnOldNFTIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	require.ErrorContains(t, checkProxy(t.Context()), "apt-get install nftables")
+	require.ErrorContains(t, CheckServices(t.Context()), "apt-get install nftables")
 	nft := func(script string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "nft"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	nft("echo 'nftables v0.9.8 (E.D.S.)'")
-	require.ErrorContains(t, checkProxy(t.Context()), "has version 0.9.8, which is too old for Services, which need 1.0.1")
+	require.ErrorContains(t, CheckServices(t.Context()), "has version 0.9.8, which is too old for Services, which need 1.0.1")
 	nft("echo 'nftables v1.0.6 (Lester Gooch #5)'")
-	require.NoError(t, checkProxy(t.Context()))
+	require.NoError(t, CheckServices(t.Context()))
 	nft("echo cannot load libnftables >&2; exit 127")
-	require.ErrorContains(t, checkProxy(t.Context()), "cannot load libnftables")
+	require.ErrorContains(t, CheckServices(t.Context()), "cannot load libnftables")
 }
 
 // TestAForeignTableIsRefused runs programs in the place of nft.

@@ -21,8 +21,8 @@ var (
 	minNFT    = [3]int{1, 0, 1}
 )
 
-// checkProxy fails if this machine lacks what kube-proxy needs.
-func checkProxy(ctx context.Context) error {
+// CheckServices fails if this machine lacks what Services need: a kernel and a program nft that kube-proxy supports.
+func CheckServices(ctx context.Context) error {
 	const advice = ", or start with --without " + proxyName
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

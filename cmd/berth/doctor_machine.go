@@ -16,7 +16,7 @@ import (
 // checkMachine checks what `berth up` requires of this machine, and what it works without.
 func checkMachine(ctx context.Context, layout up.Layout) []diagnosis {
 	return []diagnosis{
-		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkConfinement(), checkInotify(),
+		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkForwarding(ctx), checkServices(ctx), checkConfinement(), checkInotify(),
 		checkDiskSpace(layout.DataDir), checkPrograms(layout),
 	}
 }
@@ -89,6 +89,36 @@ func checkFirewall() diagnosis {
 	}
 	return diagnosis{Name: "firewall", Severity: severityError, Found: "neither iptables nor nft found; Pod networking needs one of them",
 		Remedy: "apt-get install iptables"}
+}
+
+// checkForwarding checks whether the firewall drops what Pods send to other networks, as Docker sets it up.
+func checkForwarding(ctx context.Context) diagnosis {
+	d := diagnosis{Name: "forwarding", Severity: severityOK, Found: "the firewall lets Pods reach other networks"}
+	program, err := exec.LookPath("iptables")
+	if err != nil || os.Geteuid() != 0 {
+		d.Found = "not checked: it needs root and iptables"
+		return d
+	}
+	out, err := exec.CommandContext(ctx, program, "-w", "5", "-S", "FORWARD").CombinedOutput()
+	if err != nil {
+		d.Severity, d.Found = severityWarning, fmt.Sprintf("failed to list the firewall's rules: iptables -S FORWARD: %v: %s", err, strings.TrimSpace(string(out)))
+		return d
+	}
+	rules := string(out)
+	// A rule of the user that names the clusters' interfaces is taken for the remedy.
+	if strings.Contains(rules, "-P FORWARD DROP") && !strings.Contains(rules, "-i berth+") {
+		d.Severity, d.Found = severityWarning, "the firewall drops forwarded packets (iptables, policy of FORWARD): Pods cannot reach other networks"
+		d.Remedy = "iptables -I FORWARD -i berth+ -j ACCEPT; iptables -I FORWARD -o berth+ -j ACCEPT"
+	}
+	return d
+}
+
+// checkServices checks what kube-proxy needs.
+func checkServices(ctx context.Context) diagnosis {
+	if err := up.CheckServices(ctx); err != nil {
+		return diagnosis{Name: "services", Severity: severityError, Found: err.Error()}
+	}
+	return diagnosis{Name: "services", Severity: severityOK, Found: "the kernel and nft are new enough"}
 }
 
 func checkConfinement() diagnosis {

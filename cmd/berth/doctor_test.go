@@ -23,6 +23,27 @@ func TestLeftoversAreWorded(t *testing.T) {
 	require.Equal(t, "1 mounts, 1 loop devices, 1 firewall rules of the cluster in /data", d.Found)
 }
 
+// TestAFirewallThatDropsForwardedPacketsIsDiagnosed runs a program in the place of iptables.
+func TestAFirewallThatDropsForwardedPacketsIsDiagnosed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	require.Equal(t, "not checked: it needs root and iptables", checkForwarding(t.Context()).Found)
+	for rules, want := range map[string]severity{
+		"-P FORWARD ACCEPT": severityOK,
+		"-P FORWARD DROP":   severityWarning,
+		"-P FORWARD DROP\n-A FORWARD -i berth+ -j ACCEPT":    severityOK,
+		"-P FORWARD DROP\n-A FORWARD -i docker0 -j ACCEPT\n": severityWarning,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\nprintf '%b' '"+rules+"'\n"), 0o755))
+		d := checkForwarding(t.Context())
+		require.Equal(t, want, d.Severity, rules)
+		require.Equal(t, want != severityOK, d.Remedy != "")
+	}
+}
+
 // TestMissingModulesAreDiagnosed runs a modprobe that could load one module.
 func TestMissingModulesAreDiagnosed(t *testing.T) {
 	dir := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/packetfilter"
 	"github.com/berth-dev/berth/kubelet/util/iptables"
 )
 
@@ -18,7 +19,8 @@ const (
 	ImageGCPeriod = 5 * time.Minute
 )
 
-// The chains of the node's packet filter that Kubernetes has names for.
+// The chains of the node's packet filter that Kubernetes has names for. The kubelet makes KubeFirewallChain, and those of
+// package packetfilter, with makeIPTablesUtilChains; the others are kube-proxy's since Kubernetes 1.28.
 const (
 	// KubeMarkMasqChain marks packets that are to leave with the node's address.
 	KubeMarkMasqChain iptables.Chain = "KUBE-MARK-MASQ"
@@ -26,6 +28,6 @@ const (
 	KubeMarkDropChain iptables.Chain = "KUBE-MARK-DROP"
 	// KubePostroutingChain gives marked packets the node's address.
 	KubePostroutingChain iptables.Chain = "KUBE-POSTROUTING"
-	// KubeFirewallChain drops what is marked for it, and what pretends to come from the node itself.
-	KubeFirewallChain iptables.Chain = "KUBE-FIREWALL"
+	// KubeFirewallChain drops packets for the node's loopback addresses that come from elsewhere.
+	KubeFirewallChain iptables.Chain = packetfilter.FirewallChain
 )

@@ -28,8 +28,7 @@ type KubeletBuilder func(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *
 
 // KubeletDeps are the dependencies of NewMainKubelet. All may be nil. It has many fields because the 1.4 API has them.
 type KubeletDeps struct {
-	// Builder is for programs that start a Kubelet: who finds one here calls it in place of NewMainKubelet, which
-	// therefore does not read it.
+	// Builder makes the Kubelet that RunKubelet starts; nil is NewMainKubelet, which therefore does not read it.
 	Builder KubeletBuilder
 	// ContainerRuntimeOptions change the container runtime's client, Options the Kubelet.
 	ContainerRuntimeOptions []container.Option
@@ -37,12 +36,13 @@ type KubeletDeps struct {
 
 	// Auth authenticates and authorizes clients of the server; nil asks the API server.
 	Auth server.AuthInterface
-	// CAdvisorInterface reads the machine's hardware; nil reads the kernel's files.
+	// CAdvisorInterface reports the machine's hardware, which is the Node's capacity, the usage of the node in
+	// /stats/summary, and OOM kills; nil reads the kernel's files.
 	CAdvisorInterface cadvisor.Interface
-	// Cloud is kept for callers and not used: a cloud's own controller manager gives a Node its addresses, provider id
-	// and zone now, and the kubelet does not change these.
+	// Cloud names the Node, and provides its addresses, provider ID, instance type, zone and region. Nil is a machine of
+	// no cloud, or one whose Node a cloud's own controller manager completes.
 	Cloud cloudprovider.Interface
-	// ContainerManager has the layout of cgroups; nil is that of the configuration.
+	// ContainerManager has the layout of cgroups and what is reserved in them; nil is that of the configuration.
 	ContainerManager cm.ContainerManager
 	// DockerClient stands in for the connection to the container runtime. It has kept its name from the time when
 	// there was one runtime.
@@ -51,25 +51,26 @@ type KubeletDeps struct {
 	EventClient typedcorev1.EventsGetter
 	// KubeClient speaks to the API server with the node's identity; ExternalKubeClient is used if it is nil.
 	KubeClient, ExternalKubeClient kubernetes.Interface
-	// Mounter is passed to VolumePlugins by their caller. The kubelet's own plugins do not use it: they mount through
-	// file descriptors, which its paths cannot replace.
+	// Mounter mounts and unmounts the volumes of Pods, and VolumePlugins get it from their host; nil uses system calls, and
+	// so does any Mounter's mount of a part of a volume (subPath), which is known by an open file and not by a path.
 	Mounter mount.Interface
 	// NetworkPlugins keep the node from being ready while their Status is an error.
 	NetworkPlugins []network.NetworkPlugin
 	// OOMAdjuster sets the kubelet's own score.
 	OOMAdjuster *oom.OOMAdjuster
-	// OSInterface is asked for the host name; nil is this machine's. Files are not made through it, nor through Writer:
-	// both know paths only, and what lies in a Pod's directory must be opened inside of it (a Pod could have put a
-	// link there). Writer is kept for callers.
+	// OSInterface provides the host name, and makes the kubelet's own directories and the links to container logs; nil is
+	// this machine. What lies in a Pod's directory is not made with it: it knows paths only, and a Pod could have put a
+	// link there.
 	OSInterface container.OSInterface
-	Writer      kubeio.Writer
+	// Writer writes files of VolumePlugins, which get it from their host; nil writes to this machine's file system.
+	Writer kubeio.Writer
 	// PodConfig provides the updates that Run receives. If it is nil, Pods come from the API server and from the static
 	// sources of the configuration.
 	PodConfig *config.PodConfig
 	// Recorder takes events.
 	Recorder record.EventRecorder
-	// VolumePlugins are for NewInitializedVolumePluginMgr, whose callers hand them to it. Pods' volumes are set up by the
-	// plugins of package volume.
+	// VolumePlugins set up volumes of Pods. A volume that one of them supports is theirs; the others are of the kubelet's own
+	// plugins. NewMainKubelet initializes them.
 	VolumePlugins []volume.VolumePlugin
 	// TLSOptions are those of ListenAndServe if it is given none.
 	TLSOptions *server.TLSOptions

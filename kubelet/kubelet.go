@@ -2,9 +2,11 @@ package kubelet
 
 import (
 	"context"
+	"sync"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/server"
@@ -13,9 +15,13 @@ import (
 // Kubelet is the kubelet of one node under the names of Kubernetes 1.4: an agent.Agent, with more than 30 methods because
 // that API has them.
 type Kubelet struct {
-	// Handlers may be added before Run.
+	// Handlers are added with AddPodSyncLoopHandler and AddPodSyncHandler, before Run and later.
 	lifecycle.PodSyncLoopHandlers
 	lifecycle.PodSyncHandlers
+
+	// handlersMu guards the handlers; handlersChanged is notified when one was added.
+	handlersMu      sync.Mutex
+	handlersChanged wakeup.Signal
 
 	agent *agent.Agent
 	parts agent.Components
@@ -28,6 +34,7 @@ type Kubelet struct {
 	auth          *server.Auth      // nil means access
 	access        server.AuthConfig // of the configuration
 	machine       *cachedMachine
+	loop          loopTime
 	// ctx is the context of methods that are given none. It ends when Run does, or with Close.
 	ctx    context.Context //nolint:containedctx // see above
 	cancel context.CancelFunc

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -8,7 +9,9 @@ import (
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/server"
 )
@@ -40,8 +43,8 @@ func WithCredentialProviders(configuration, dir string) Option {
 }
 
 // NewMainKubelet returns a Kubelet with a configuration and dependencies of Kubernetes. It starts nothing and sends no
-// request. Without a client in kubeDeps, or with standaloneMode, there is no API server. An error names the field that is
-// wrong.
+// request, but that for the Node's name to KubeletDeps.Cloud. Without a client in kubeDeps, or with standaloneMode, there is
+// no API server. An error names the field that is wrong.
 func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *KubeletDeps, standaloneMode bool,
 ) (*Kubelet, error) {
 	if kubeCfg == nil {
@@ -58,16 +61,24 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	if err != nil {
 		return nil, fmt.Errorf("create kubelet: %w", err)
 	}
+	if err := nameNode(&chosen.Agent.Node, kubeDeps.Cloud); err != nil {
+		return nil, fmt.Errorf("create kubelet: %w", err)
+	}
+	if manager := kubeDeps.ContainerManager; manager != nil {
+		if err := applyLayout(&chosen.Agent.Cgroups, manager.GetNodeConfig()); err != nil {
+			return nil, fmt.Errorf("create kubelet: KubeletDeps.ContainerManager: %w", err)
+		}
+	}
 	k := &Kubelet{
 		configuration: *chosen.Source.DeepCopy(), injected: kubeDeps, config: chosen.Agent, deps: convertDeps(kubeDeps, standaloneMode),
-		machine: &cachedMachine{}, access: chosen.Agent.Server.Auth,
+		machine: &cachedMachine{}, access: chosen.Agent.Server.Auth, handlersChanged: wakeup.NewSignal(),
 	}
 	k.config.Static.HandlePodOnly = kubeDeps.PodConfig != nil
 	if kubeDeps.OOMAdjuster == nil {
 		k.config.OOMScoreAdj = nil // the caller's process keeps its own
 	}
 	if kubeDeps.Auth != nil {
-		k.auth = &server.Auth{Authenticator: kubeDeps.Auth, Authorizer: kubeDeps.Auth}
+		k.auth = &server.Auth{Authenticator: kubeDeps.Auth, Authorizer: kubeDeps.Auth, Attributes: kubeDeps.Auth}
 	}
 	for _, option := range kubeDeps.Options {
 		option(k)
@@ -78,7 +89,30 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	for _, warning := range chosen.Warnings {
 		k.deps.Logger.Warn("configuration without effect", "setting", warning)
 	}
+	if _, err := NewInitializedVolumePluginMgr(k, nil, kubeDeps.VolumePlugins); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
 	return k, nil
+}
+
+// applyLayout takes over the layout of a caller's ContainerManager. What it leaves empty stays that of the configuration.
+func applyLayout(c *agent.CgroupConfig, layout cm.NodeConfig) (err error) {
+	if layout.CgroupDriver != "" {
+		if c.Driver, err = cm.ParseDriver(layout.CgroupDriver); err != nil {
+			return err
+		}
+	}
+	c.Root = cmp.Or(layout.CgroupRoot, c.Root)
+	c.KubeletCgroups = cmp.Or(layout.KubeletCgroupsName, c.KubeletCgroups)
+	c.SystemCgroups = cmp.Or(layout.SystemCgroupsName, c.SystemCgroups)
+	c.PodPidsLimit = cmp.Or(layout.PodPidsLimit, c.PodPidsLimit)
+	if layout.KubeReserved != nil {
+		c.Enforcement.KubeReserved = layout.KubeReserved
+	}
+	if layout.SystemReserved != nil {
+		c.Enforcement.SystemReserved = layout.SystemReserved
+	}
+	return nil
 }
 
 // convertDeps returns the agent's dependencies for the caller's.
@@ -86,6 +120,10 @@ func convertDeps(in *KubeletDeps, standalone bool) agent.Deps {
 	out := agent.Deps{
 		Client: in.KubeClient, Runtime: in.DockerClient, Recorder: in.Recorder, EventClient: in.EventClient,
 		Machine: in.CAdvisorInterface, ContainerManager: in.ContainerManager, OOMAdjuster: in.OOMAdjuster,
+		VolumePlugins: in.VolumePlugins, OS: in.OSInterface, Instance: cloudInstance(in.Cloud),
+	}
+	if in.Mounter != nil {
+		out.Mounter = in.Mounter
 	}
 	if out.Client == nil {
 		out.Client = in.ExternalKubeClient

@@ -99,7 +99,7 @@ func (k *Kubelet) GetExtraSupplementalGroupsForPod(pod *corev1.Pod) []int64 {
 	return k.parts.RuntimeHelper.SupplementalGroups(pod)
 }
 
-// ResyncInterval is the configured interval between syncs of an unchanged Pod.
+// ResyncInterval is how often a Pod without events is synced, as a safety net.
 func (k *Kubelet) ResyncInterval() time.Duration {
 	return k.configuration.SyncFrequency.Duration
 }

@@ -2,9 +2,11 @@ package kubelet
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,8 +106,32 @@ func (k *Kubelet) handle(op podconfig.Op, pods []*corev1.Pod) {
 // later, without another call. It does nothing before all sources are ready and the runtime was listed.
 func (k *Kubelet) HandlePodCleanups() error { return k.parts.Housekeeping.CleanupOrphans(k.ctx) }
 
-// LatestLoopEntryTime is when a source of Pods last delivered something.
-func (k *Kubelet) LatestLoopEntryTime() time.Time { return k.agent.LastSourceUpdate() }
+// loopResponseTimeout is how long the loop of the pod workers may take to respond before it counts as hanging.
+const loopResponseTimeout = time.Second
+
+// loopTime is when the loop of the pod workers last ran.
+type loopTime struct {
+	running atomic.Bool
+	last    atomic.Int64 // in nanoseconds of the Unix epoch; zero before the first time
+}
+
+// LatestLoopEntryTime is when the loop that hands changes of Pods to their workers last ran. The loop sleeps while nothing
+// changes, so it is woken here: it is now, unless the loop hangs or does not run. Before Run it is zero.
+func (k *Kubelet) LatestLoopEntryTime() time.Time {
+	if k.loop.running.Load() {
+		ctx, cancel := context.WithTimeout(k.ctx, loopResponseTimeout)
+		defer cancel()
+		select {
+		case <-k.parts.Signals.Ping():
+			k.loop.last.Store(k.deps.Clock.Now().UnixNano())
+		case <-ctx.Done():
+		}
+	}
+	if nanoseconds := k.loop.last.Load(); nanoseconds != 0 {
+		return time.Unix(0, nanoseconds)
+	}
+	return time.Time{}
+}
 
 // mountedVolume is the path of a mounted volume.
 type mountedVolume string

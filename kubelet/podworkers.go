@@ -1,16 +1,15 @@
 package kubelet
 
 import (
+	"fmt"
 	"maps"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/internal/podutil"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
-	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/kubelet/podworker"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
 )
 
@@ -25,7 +24,8 @@ type OnCompleteFunc func(err error)
 
 // KillPodOptions say how a Pod is killed.
 type KillPodOptions struct {
-	// PodStatusFunc returns the reason and the message that the Pod fails with. It may be nil.
+	// PodStatusFunc returns the status that the Pod ends with, from its state in the runtime: its phase if that is terminal,
+	// else Failed, its reason, message and conditions. It may be nil, and must not block.
 	PodStatusFunc PodStatusFunc
 	// PodTerminationGracePeriodSecondsOverride is the time that the Pod has to end, in place of its own; nil leaves it.
 	PodTerminationGracePeriodSecondsOverride *int64
@@ -36,8 +36,9 @@ type UpdatePodOptions struct {
 	// Pod is the newest version known, and MirrorPod its mirror if it is static and has one.
 	Pod, MirrorPod *corev1.Pod
 	UpdateType     kubelettypes.SyncPodType
-	// OnCompleteFunc may be nil. For SyncPodKill it is called when the Pod's containers have ended; for the other types
-	// as soon as the worker has the request, since later ones may take its place.
+	// OnCompleteFunc may be nil, and must not block. For SyncPodKill it is called when the Pod's containers have ended, or
+	// with the error of an attempt to stop them; for the other types when the operations of the Pod's next sync have ended,
+	// with the errors of those that failed. Only the call for SyncPodKill is certain.
 	OnCompleteFunc OnCompleteFunc
 	// KillPodOptions are for SyncPodKill.
 	KillPodOptions *KillPodOptions
@@ -79,31 +80,19 @@ func (w *podWorkers) UpdatePod(options *UpdatePodOptions) {
 	case kubelettypes.SyncPodSync:
 		w.k.parts.Signals.Wake(pod.UID)
 	}
-	done(nil)
+	if !w.k.parts.Workers.OnSynced(pod.UID, done) {
+		done(fmt.Errorf("%s Pod %s/%s: it has no worker", options.UpdateType, pod.Namespace, pod.Name))
+	}
 }
 
-// kill stops a Pod as failed, and calls done when its containers have ended.
+// kill ends a Pod, and calls done when its containers have ended.
 func (w *podWorkers) kill(pod *corev1.Pod, options *KillPodOptions, done OnCompleteFunc) {
-	failure := status.Failure{Reason: "Killed", Message: "The pod was killed by the node"}
-	var grace *int64
+	request := podworker.KillRequest{Done: done}
 	if options != nil {
-		grace = options.PodTerminationGracePeriodSecondsOverride
-		if options.PodStatusFunc != nil {
-			s := options.PodStatusFunc(pod, &container.PodStatus{UID: pod.UID, Name: pod.Name, Namespace: pod.Namespace})
-			failure.Reason, failure.Message = s.Reason, s.Message
-		}
+		request.Grace, request.Status = options.PodTerminationGracePeriodSecondsOverride, options.PodStatusFunc
 	}
-	notify := sync.OnceFunc(func() { done(nil) })
-	cancel := w.k.parts.PodEvents.SubscribeUntil(func(event status.Event) bool {
-		if event.UID != pod.UID || !event.Removed && !podutil.IsTerminal(&event.Status) {
-			return false
-		}
-		notify()
-		return true
-	})
-	if !w.k.parts.Workers.Evict(pod.UID, failure, grace) {
-		cancel()
-		notify() // there is nothing to kill
+	if !w.k.parts.Workers.Kill(pod.UID, request) {
+		done(nil) // there is nothing to kill
 	}
 }
 

@@ -47,6 +47,8 @@ func (k *Kubelet) Run(updates <-chan kubelettypes.PodUpdate) {
 
 // start runs the agent and the caller's handlers until ctx ends.
 func (k *Kubelet) start(ctx context.Context) error {
+	k.loop.running.Store(true)
+	defer k.loop.running.Store(false)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return k.agent.Start(ctx) })
 	group.Go(func() error { return k.runHandlers(ctx) })

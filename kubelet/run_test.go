@@ -30,7 +30,7 @@ func newRunning(t *testing.T) (*Kubelet, *fake.Runtime) {
 	dir, runtime := t.TempDir(), fake.New(clock.RealClock{})
 	k, err := NewMainKubelet(&kubeletconfig.KubeletConfiguration{
 		PodLogsDir: filepath.Join(dir, "log"), CgroupRoot: fmt.Sprintf("/berth-%d-%s", os.Getpid(), t.Name()),
-		EnforceNodeAllocatable: []string{"none"}, FailCgroupV1: new(bool), FailSwapOn: new(bool),
+		EnforceNodeAllocatable: []string{"none"}, FailCgroupV1: new(bool), FailSwapOn: new(bool), MakeIPTablesUtilChains: new(bool),
 	}, &KubeletDeps{
 		DockerClient: runtime, Recorder: record.NewFakeRecorder(100),
 		Options: []Option{WithRootDir(filepath.Join(dir, "root")), WithNode("n", net.IPv4(10, 0, 0, 1))},

@@ -20,8 +20,9 @@ const (
 	readOnlyHeaderTimeout = 32 * time.Second
 )
 
-// ListenAndServe serves the node's API over TLS until the Kubelet ends. A nil auth asks the API server who may ask
-// what, and nil tlsOptions are those of KubeletDeps. A failure is logged, since it cannot be returned.
+// ListenAndServe serves the node's API over TLS until the Kubelet ends, and names its port in the Node. A nil auth is that of
+// KubeletDeps, or else delegates to the API server, and nil tlsOptions are those of KubeletDeps. A failure is logged, since
+// it cannot be returned.
 func (k *Kubelet) ListenAndServe(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
 	enableDebuggingHandlers bool,
 ) {
@@ -43,6 +44,7 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	if err != nil {
 		return err
 	}
+	k.parts.Node.SetPort(int32(port))
 	in := &k.configuration
 	logs := logsDir
 	if !ptr.Deref(in.EnableSystemLogHandler, true) {
@@ -66,7 +68,7 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 func (k *Kubelet) serverAuth(auth server.AuthInterface) (server.Auth, error) {
 	switch {
 	case auth != nil:
-		return server.Auth{Authenticator: auth, Authorizer: auth}, nil
+		return server.Auth{Authenticator: auth, Authorizer: auth, Attributes: auth}, nil
 	case k.auth != nil:
 		return *k.auth, nil
 	}

@@ -111,6 +111,8 @@ type Device struct {
 	// a block device. Both are for metrics.
 	Driver string
 	Block  bool
+	// SELinuxLabel is the label that a staged device is mounted with, empty if it is mounted without one.
+	SELinuxLabel string
 }
 
 // AttachErrorReader is an Attachable that can read why a volume is not attached yet.
@@ -150,6 +152,13 @@ type Stats struct {
 	Capacity, Available, Used int64
 	// Inodes, InodesFree and InodesUsed count inodes.
 	Inodes, InodesFree, InodesUsed int64
+}
+
+// SELinuxMounter is an Attachable that can mount volumes with an SELinux label, which all their files then have.
+type SELinuxMounter interface {
+	Attachable
+	// SupportsSELinuxMount reports whether it can do so with this volume. Only then a request has a label.
+	SupportsSELinuxMount(ctx context.Context, spec Spec) (bool, error)
 }
 
 // BlockMapper is a Plugin that can hand a volume to a container as a block device instead of a directory. Map returns
@@ -220,6 +229,8 @@ type Request struct {
 	// FSGroup, if not nil, is the group that is to own the volume; FSGroupChangePolicy says when.
 	FSGroup             *int64
 	FSGroupChangePolicy corev1.PodFSGroupChangePolicy
+	// SELinuxLabel, if not empty, is the label that the volume is mounted with (see SELinuxMounter).
+	SELinuxLabel string
 	// OnOwnershipProgress, if not nil, is called periodically with the number of files done while changing the group
 	// of the volume to FSGroup takes long. It must not be called after SetUp has returned.
 	OnOwnershipProgress func(files int64)
@@ -236,6 +247,8 @@ type StageRequest struct {
 	DevicePath string
 	// FSGroup is that of the first Pod that uses the volume.
 	FSGroup *int64
+	// SELinuxLabel, if not empty, is the label that the volume is mounted with. It is the same for all Pods that use it.
+	SELinuxLabel string
 }
 
 // Mount is a volume that is set up.
@@ -244,4 +257,7 @@ type Mount struct {
 	Path string
 	// ReadOnly means that containers must get it read-only, whatever their volumeMounts say.
 	ReadOnly bool
+	// SELinuxRelabel means that the container runtime may change the SELinux labels of the files to that of the container,
+	// if the volume is not mounted with a label.
+	SELinuxRelabel bool
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
@@ -191,10 +190,12 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 	n, s, p := a.node, a.storage, a.pods
 	table := []component{
 		{"OOM kills", a.base.watchOOM, !needsAPI},
+		{"packet filter", a.base.keepPacketFilter, !needsAPI},
 		{"allocations", n.allocations.Start, !needsAPI},
 		{"node allocatable", n.nodeCgroups.Start, !needsAPI},
 		{"objects", s.objects.Start, !needsAPI},
 		{"tokens", s.tokens.Start, !needsAPI},
+		{"certificates", s.startIssuers, needsAPI},
 		{"services", p.services.Start, needsAPI},
 		{"node", n.manager.Start, needsAPI},
 		{"csi drivers", s.csi.Start, needsAPI},
@@ -252,7 +253,7 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	for _, dir := range []string{a.base.config.RootDir, a.base.config.Logs.PodsDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := a.base.deps.OS.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("create directory %q of the kubelet: %w", dir, err)
 		}
 	}

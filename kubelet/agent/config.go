@@ -55,6 +55,7 @@ type Config struct {
 	// node's file. With NoNodeResolver Pods inherit nothing from the node.
 	DNS            network.DNS
 	NoNodeResolver bool
+	Network        NetworkConfig
 	// HostsFile is the node's own; /etc/hosts if empty.
 	HostsFile string
 	Pods      PodConfig
@@ -150,6 +151,12 @@ type LogsConfig struct {
 	MonitorPeriod time.Duration
 }
 
+// NetworkConfig says what the agent does in the node's network.
+type NetworkConfig struct {
+	// MakeIPTablesUtilChains makes the kubelet's chains in the node's packet filter (see package packetfilter).
+	MakeIPTablesUtilChains bool
+}
+
 // LockConfig names the lock file.
 type LockConfig struct {
 	// File, if set, is locked while the agent runs: a second one waits for the first. With ExitOnContention the first ends
@@ -219,6 +226,9 @@ type PodConfig struct {
 	// AllowedUnsafeSysctls are the sysctls that Pods may set beside the safe ones; a name that ends in "*" allows all names
 	// with that prefix.
 	AllowedUnsafeSysctls []string
+	// SELinuxMount mounts volumes of all access modes with the Pod's SELinux label, where their CSI driver supports it, and not
+	// only ReadWriteOncePod ones. It is the feature gate SELinuxMount of Kubernetes.
+	SELinuxMount bool
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one; else they run without any.
 	SeccompDefault bool
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -16,10 +17,13 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/util/oom"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
 )
 
 // Deps holds what an Agent needs. All may be nil. Its fields are more than a few because an Agent is the composition root:
@@ -59,15 +63,29 @@ type Deps struct {
 	Exits pleg.ExitRecorder
 	// AdmitHandlers are called for each new Pod that the agent itself would take.
 	AdmitHandlers []lifecycle.PodAdmitHandler
-	// Machine reads the machine's hardware and its OOM kills; nil reads the kernel's files.
+	// Machine reads the machine's hardware and OOM kills, the Node's capacity and the usage of the node, its file system
+	// and its daemons; nil reads the kernel's files.
 	Machine cadvisor.Interface
 	// ContainerManager overrides the layout of cgroups that NodeConfig returns.
 	ContainerManager cm.ContainerManager
 	// OOMAdjuster sets Config.OOMScoreAdj; nil writes the kernel's file.
 	OOMAdjuster *oom.OOMAdjuster
+	// VolumePlugins set up volumes of Pods beside the agent's own plugins. A volume that one of them supports is theirs, and
+	// one with the name of an own plugin takes its place.
+	VolumePlugins []volume.Plugin
+	// Mounter mounts and unmounts the volumes of Pods; nil uses system calls, and so does any Mounter's mount of a part of
+	// a volume, which is known by an open file.
+	Mounter mounts.Mounter
+	// OS makes the kubelet's own directories and the links to container logs; nil is this machine.
+	OS container.OSInterface
+	// Instance, if set, returns what a cloud provider knows of the machine. The Node is registered with it, and its
+	// addresses are the Node's from then on.
+	Instance func(ctx context.Context, known *corev1.Node) (node.Instance, error)
 
 	// standalone says that Client is one of which every call fails.
 	standalone bool
+	// machineGiven says that Machine is the caller's.
+	machineGiven bool
 }
 
 func (d *Deps) complete() error {
@@ -90,8 +108,16 @@ func (d *Deps) complete() error {
 	if d.Clock == nil {
 		d.Clock = clock.RealClock{}
 	}
-	if d.Machine == nil {
+	if d.machineGiven = d.Machine != nil; !d.machineGiven {
 		d.Machine = cadvisor.NewLocal(d.Clock)
+	}
+	if d.Mounter == nil {
+		d.Mounter = mounts.Syscalls{}
+	} else {
+		d.Mounter = mounts.ByPath(d.Mounter)
+	}
+	if d.OS == nil {
+		d.OS = container.RealOS{}
 	}
 	if d.OOMAdjuster == nil {
 		d.OOMAdjuster = oom.NewOOMAdjuster()

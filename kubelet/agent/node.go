@@ -23,7 +23,7 @@ const freshNodeTimeout = 2 * time.Second
 
 // nodeComponents are the Node object and the machine behind it.
 type nodeComponents struct {
-	machine     *node.LinuxMachine
+	machine     node.Machine
 	addresses   *nodeaddress.Store
 	pullRecords *pullrecords.Manager
 	manager     *node.Manager
@@ -46,12 +46,13 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}
 	metrics.RegisterPullRecords(base.metrics.main, pullRecords.Counts)
 	n := &nodeComponents{
-		machine: node.NewLinuxMachine("/", config.RootDir), addresses: nodeaddress.NewStore(config.Node.IPs), pullRecords: pullRecords,
+		machine: newMachine(base), addresses: nodeaddress.NewStore(config.Node.IPs), pullRecords: pullRecords,
 		changes: &broadcast[*corev1.Node]{}, allocations: allocation.Open(config.RootDir, base.logger("allocations")),
 	}
 	if n.manager, err = node.New(node.Deps{
 		Client: deps.Client, LeaseClient: deps.LeaseClient, Runtime: runtime.client, Machine: n.machine, Recorder: deps.Recorder,
 		Clock: deps.Clock, OnNode: n.changes.send, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
+		Instance:  deps.Instance,
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
 	}, newNodeConfig(config)); err != nil {
 		return nil, err

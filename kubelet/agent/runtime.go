@@ -84,7 +84,7 @@ func newRuntime(base *base) (*runtimeComponents, error) {
 		r.client = metrics.InstrumentRuntime(r.client, runtimeMetrics, base.deps.Clock)
 	}
 	if dir := base.config.Logs.ContainersDir; dir != "" {
-		r.links = logs.NewLinks(dir, base.config.Logs.PodsDir)
+		r.links = logs.NewLinks(dir, base.config.Logs.PodsDir, base.deps.OS)
 		r.client = housekeeping.LinkLogs(r.client, r.links, base.deps.Logger)
 	}
 	r.name = &runtimeName{runtime: r.client, logger: base.deps.Logger}

@@ -37,8 +37,12 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 		nodeConfig: func() cm.NodeConfig { return nodeConfig(base, n) },
 	}
 	var err error
+	var machine stats.Machine
+	if deps.machineGiven {
+		machine = deps.Machine
+	}
 	if s.stats, err = stats.New(stats.Deps{
-		Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock, Logger: deps.Logger,
+		Machine: machine, Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock, Logger: deps.Logger,
 		Cgroups: n.cgroups, Layout: s.nodeConfig, RuntimePID: runtime.pid(),
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(config.Logs.PodsDir, pod.Namespace, pod.Name, pod.UID)

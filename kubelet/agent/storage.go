@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -11,8 +12,11 @@ import (
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	"github.com/berth-dev/berth/kubelet/podcertificate"
 	"github.com/berth-dev/berth/kubelet/token"
+	"github.com/berth-dev/berth/kubelet/trustbundle"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/plugins"
@@ -27,6 +31,9 @@ type storageComponents struct {
 	csiNode *csinode.Manager
 	plugins *pluginmanager.Manager
 	volumes *volumemanager.Manager
+	// bundles and certificates are nil where there is no API server.
+	bundles      *trustbundle.Manager
+	certificates *podcertificate.Manager
 	// limits has the CSI drivers that report that their limit of volumes is exceeded.
 	limits chan string
 	// overLimit sends the Pods with a volume that exceeds its size limit.
@@ -51,7 +58,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	}
 	s.objects.Subscribe(base.signals.Wake)
 	if s.csi, err = csi.New(csi.Deps{
-		Client: deps.Client, Drivers: s.drivers, Tokens: s.tokens, Logger: base.logger("csi"),
+		Client: deps.Client, Drivers: s.drivers, Tokens: s.tokens, Mounter: deps.Mounter, Logger: base.logger("csi"),
 		OnLimitExceeded: func(driver string) {
 			select {
 			case s.limits <- driver:
@@ -61,22 +68,28 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	}, csi.Config{RootDir: config.RootDir, NodeName: config.Node.Name}); err != nil {
 		return nil, err
 	}
-	registry, err := plugins.New(plugins.Deps{
-		Objects: s.objects, Tokens: s.tokens, NodeAllocatable: allocatable, CSI: s.csi,
-	})
+	sources, err := s.addIssuers(base, n)
+	if err != nil {
+		return nil, err
+	}
+	registry, err := s.newRegistry(base, allocatable)
 	if err != nil {
 		return nil, err
 	}
 	durations, calls := operationexecutor.NewDurations(), csi.NewCallMetrics(deps.Clock)
 	base.metrics.main.MustRegister(durations, calls)
 	if s.volumes, err = volumemanager.New(volumemanager.Deps{
-		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Node: n.manager, Claims: deps.Claims,
+		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Sources: sources, Node: n.manager,
+		Claims:              deps.Claims,
 		OnSizeLimitExceeded: func(uid types.UID, message string) { s.overLimit.send(volumeOverLimit{uid, message}) },
-		Observe:             durations.Observe, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
+		Observe:             durations.Observe, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
 		Logger: base.logger("volumes"),
-	}, volumemanager.Config{RootDir: config.RootDir, NodeName: config.Node.Name}); err != nil {
+	}, volumemanager.Config{
+		RootDir: config.RootDir, NodeName: config.Node.Name, NoAPIServer: deps.standalone, SELinuxMount: config.Pods.SELinuxMount,
+	}); err != nil {
 		return nil, err
 	}
+	base.metrics.main.MustRegister(s.volumes.SELinuxCollectors()...)
 	if s.csiNode, err = csinode.New(csinode.Deps{
 		Client: deps.Client, Drivers: s.drivers, Calls: calls, Registered: n.manager.Registered(), Node: n.manager.Node,
 		NotReady: func(reason error) { n.manager.SetNotReady("csi", reason) }, RefreshPeriod: s.csi.AllocatableUpdatePeriod,
@@ -93,6 +106,44 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 		Clock:    deps.Clock, Logger: base.logger("plugins"),
 	}, pluginmanager.Config{Dir: filepath.Join(config.RootDir, "plugins_registry")})
 	return s, err
+}
+
+// newRegistry returns the volume plugins.
+func (s *storageComponents) newRegistry(base *base, allocatable func() corev1.ResourceList) (*volume.Registry, error) {
+	deps := plugins.Deps{
+		Objects: s.objects, Tokens: s.tokens, Mounter: base.deps.Mounter, NodeAllocatable: allocatable, CSI: s.csi,
+		Others: base.deps.VolumePlugins,
+	}
+	if !base.deps.standalone {
+		deps.TrustBundles, deps.Certificates = s.bundles, s.certificates
+	}
+	return plugins.New(deps)
+}
+
+// addIssuers adds the components that provide trust anchors and certificates, where there is an API server.
+func (s *storageComponents) addIssuers(base *base, n *nodeComponents) (sources []volumemanager.Source, err error) {
+	deps := &base.deps
+	if deps.standalone {
+		return nil, nil
+	}
+	if s.bundles, err = trustbundle.New(trustbundle.Deps{Client: deps.Client, Logger: base.logger("trust bundles")}); err != nil {
+		return nil, err
+	}
+	if s.certificates, err = podcertificate.New(podcertificate.Deps{
+		Client: deps.Client, Node: n.manager.Node, Recorder: deps.Recorder, Clock: deps.Clock, Logger: base.logger("pod certificates"),
+	}, base.config.Node.Name); err != nil {
+		return nil, err
+	}
+	base.metrics.main.MustRegister(s.certificates)
+	return []volumemanager.Source{s.bundles, s.certificates}, nil
+}
+
+// startIssuers runs what addIssuers has added.
+func (s *storageComponents) startIssuers(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.bundles.Start(ctx) })
+	group.Go(func() error { return s.certificates.Start(ctx) })
+	return group.Wait()
 }
 
 // refreshLimits has drivers asked again for their limit of volumes when it is exceeded, until ctx ends.

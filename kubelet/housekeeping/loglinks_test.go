@@ -25,7 +25,7 @@ func TestLinksAndLogsGoWithTheirPods(t *testing.T) {
 	pods, dir := filepath.Join(base, "pods"), filepath.Join(base, "containers")
 	fakeRuntime := fake.New(clocktesting.NewFakePassiveClock(time.Now()))
 	start := func() *Manager {
-		links := logs.NewLinks(dir, pods)
+		links := logs.NewLinks(dir, pods, container.RealOS{})
 		runtime := LinkLogs(fakeRuntime, links, slog.New(slog.DiscardHandler))
 		return &Manager{config: Config{PodLogsDir: pods}, deps: Deps{Runtime: runtime, Links: links, Workers: &podworker.Manager{}}}
 	}
@@ -81,5 +81,5 @@ func TestLinksAndLogsGoWithTheirPods(t *testing.T) {
 
 	none := &Manager{config: Config{PodLogsDir: pods}, deps: Deps{Runtime: fakeRuntime}}
 	require.NoError(t, none.reconcileLogLinks(t.Context()), "without a directory nothing is linked")
-	require.Nil(t, logs.NewLinks(filepath.Join(base, "absent"), pods).Reconcile(nil))
+	require.Nil(t, logs.NewLinks(filepath.Join(base, "absent"), pods, container.RealOS{}).Reconcile(nil))
 }

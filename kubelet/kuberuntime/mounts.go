@@ -52,6 +52,8 @@ type MountInputs struct {
 	// HostsFile and TerminationLog are files on the node for the container's /etc/hosts and termination message.
 	// Empty ones are not mounted.
 	HostsFile, TerminationLog string
+	// SELinux says that the machine uses SELinux: the runtime labels these files for the container.
+	SELinux bool
 }
 
 // Mounts builds the container's mounts: its volumes in the order of the spec, then /etc/hosts unless a volume is mounted
@@ -64,18 +66,28 @@ func (b *Builder) Mounts(ctx context.Context, in MountInputs) ([]*runtimeapi.Mou
 		if err != nil {
 			return nil, container.NewConfigError(err)
 		}
+		m.SelinuxRelabel = m.SelinuxRelabel && isFirstMount(in.Container.VolumeMounts, i) // once for each volume
 		if filepath.Clean(m.ContainerPath) == network.HostsPath {
 			hosts = ""
 		}
 		mounts = append(mounts, m)
 	}
 	if hosts != "" {
-		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: network.HostsPath})
+		mounts = append(mounts, &runtimeapi.Mount{
+			HostPath: hosts, ContainerPath: network.HostsPath, SelinuxRelabel: in.SELinux,
+		})
 	}
 	if path := in.Container.TerminationMessagePath; path != "" && in.TerminationLog != "" {
-		mounts = append(mounts, &runtimeapi.Mount{HostPath: in.TerminationLog, ContainerPath: absolutePath(path)})
+		mounts = append(mounts, &runtimeapi.Mount{
+			HostPath: in.TerminationLog, ContainerPath: absolutePath(path), SelinuxRelabel: in.SELinux,
+		})
 	}
 	return mounts, nil
+}
+
+// isFirstMount reports whether no earlier mount is of the same volume.
+func isFirstMount(mounts []corev1.VolumeMount, index int) bool {
+	return !slices.ContainsFunc(mounts[:index], func(m corev1.VolumeMount) bool { return m.Name == mounts[index].Name })
 }
 
 func (b *Builder) volumeMount(ctx context.Context, in *MountInputs, index int) (*runtimeapi.Mount, error) {

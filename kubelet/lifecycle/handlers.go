@@ -31,7 +31,7 @@ type PodSyncLoopHandler interface {
 	ShouldSync(pod *corev1.Pod) bool
 }
 
-// PodSyncLoopHandlers are several handlers. Handlers are added before the kubelet starts.
+// PodSyncLoopHandlers are several handlers.
 type PodSyncLoopHandlers []PodSyncLoopHandler
 
 // AddPodSyncLoopHandler adds a handler.

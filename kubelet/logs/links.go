@@ -31,14 +31,23 @@ func (l Link) name() string {
 // below its log root. It is safe for concurrent use.
 type Links struct {
 	dir, logRoot string
+	files        Files
 
 	mu    sync.Mutex
 	names map[string]string // names of the links that this process created or found, by container ID
 }
 
+// Files creates and removes links. container.OSInterface has it.
+type Files interface {
+	MkdirAll(path string, perm os.FileMode) error
+	Symlink(oldname, newname string) error
+	Remove(path string) error
+	ReadDir(dirname string) ([]os.DirEntry, error)
+}
+
 // NewLinks returns a Links for a directory, which is created when it is needed, and the root directory of the logs.
-func NewLinks(dir, logRoot string) *Links {
-	return &Links{dir: dir, logRoot: filepath.Clean(logRoot) + "/", names: map[string]string{}}
+func NewLinks(dir, logRoot string, files Files) *Links {
+	return &Links{dir: dir, logRoot: filepath.Clean(logRoot) + "/", files: files, names: map[string]string{}}
 }
 
 // Add creates a link and replaces one with another target.
@@ -49,15 +58,15 @@ func (l *Links) Add(link Link) error {
 }
 
 func (l *Links) add(link Link) error {
-	if err := os.MkdirAll(l.dir, 0o755); err != nil {
+	if err := l.files.MkdirAll(l.dir, 0o755); err != nil {
 		return fmt.Errorf("create directory of log links: %w", err)
 	}
 	path := filepath.Join(l.dir, link.name())
 	if old, err := os.Readlink(path); err != nil || old != link.Target {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := l.files.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("replace log link of container %q: %w", link.Container, err)
 		}
-		if err := os.Symlink(link.Target, path); err != nil {
+		if err := l.files.Symlink(link.Target, path); err != nil {
 			return fmt.Errorf("link log of container %q: %w", link.Container, err)
 		}
 	}
@@ -73,7 +82,7 @@ func (l *Links) Remove(id string) error {
 	if !ok {
 		return nil
 	}
-	if err := os.Remove(filepath.Join(l.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := l.files.Remove(filepath.Join(l.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove log link of container %s: %w", id, err)
 	}
 	delete(l.names, id)
@@ -94,7 +103,7 @@ func (l *Links) Reconcile(existing []Link) error {
 		errs = append(errs, l.add(link))
 		keep[link.name()] = true
 	}
-	entries, err := os.ReadDir(l.dir)
+	entries, err := l.files.ReadDir(l.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("list log links: %w", err))
 	}
@@ -104,7 +113,7 @@ func (l *Links) Reconcile(existing []Link) error {
 		if keep[entry.Name()] || err != nil || !strings.HasPrefix(target, l.logRoot) {
 			continue // wanted, or created by another program
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := l.files.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove log link of a removed container: %w", err))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/kubelet/container"
 )
 
 func TestLinks(t *testing.T) {
@@ -14,7 +16,7 @@ func TestLinks(t *testing.T) {
 	dir, logRoot := filepath.Join(base, "containers"), filepath.Join(base, "pods")
 	path := func(name string) string { return filepath.Join(dir, name) }
 	a := Link{Pod: "web", Namespace: "ns", Container: "app", ID: "1a", Target: filepath.Join(logRoot, "ns_web_u/app/0.log")}
-	l := NewLinks(dir, logRoot)
+	l := NewLinks(dir, logRoot, container.RealOS{})
 	require.NoError(t, l.Add(a))
 	require.NoError(t, l.Add(a), "again")
 	target, err := os.Readlink(path("web_ns_app-1a.log"))
@@ -32,7 +34,7 @@ func TestLinks(t *testing.T) {
 	require.NoError(t, os.WriteFile(path("file.log"), nil, 0o600))
 	b := a
 	b.ID = "2b"
-	next := NewLinks(dir, logRoot)
+	next := NewLinks(dir, logRoot, container.RealOS{})
 	fresh := a
 	fresh.ID = "3c" // created after the runtime was listed
 	require.NoError(t, next.Add(fresh))

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/lazyqueue"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 )
@@ -59,7 +59,7 @@ type Deps struct {
 // statuses of their mirror Pods, all others unchanged. It is safe for concurrent use.
 type Manager struct {
 	deps  Deps
-	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	queue *lazyqueue.Queue[types.NamespacedName]
 
 	mu       sync.Mutex // guards all below
 	static   map[types.NamespacedName]*corev1.Pod
@@ -95,9 +95,9 @@ func New(deps Deps) (*Manager, error) {
 	}
 	return &Manager{
 		deps: deps,
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](initialRetryDelay, maxRetryDelay),
-			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "mirror_pods", Clock: deps.Clock}),
+		queue: lazyqueue.New[types.NamespacedName](lazyqueue.Config{
+			Name: "mirror_pods", InitialDelay: initialRetryDelay, MaxDelay: maxRetryDelay, Clock: deps.Clock,
+		}),
 		static: map[types.NamespacedName]*corev1.Pod{}, names: map[types.UID]types.NamespacedName{},
 		mirrors: map[types.NamespacedName]*corev1.Pod{}, statuses: map[types.UID]corev1.PodStatus{},
 	}, nil
@@ -107,6 +107,7 @@ func New(deps Deps) (*Manager, error) {
 func (m *Manager) Start(ctx context.Context) error {
 	defer m.queue.ShutDown()
 	if m.deps.Client == nil {
+		m.queue.ShutDown() // there is nothing to reconcile
 		<-ctx.Done()
 		return nil
 	}
@@ -115,6 +116,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	m.queue.Start()
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		for {

@@ -183,6 +183,9 @@ type Deps struct {
 	// OnImages is called with every list of the runtime's images and the time when it was requested. It must not modify
 	// the images.
 	OnImages func(images []*runtimeapi.Image, listedAt time.Time)
+	// Instance, if set, returns what a cloud provider knows of the machine, whose Node is known so far as a name and a
+	// provider ID. It is called before the Node is registered, until it succeeds, and later for changed addresses.
+	Instance func(ctx context.Context, known *corev1.Node) (Instance, error)
 	Recorder record.EventRecorder
 	Clock    clock.Clock
 	Logger   *slog.Logger

@@ -23,6 +23,8 @@ const (
 	runtimeInterval = 30 * time.Second
 	// imagesInterval is how often the images are listed without a call of ImagesChanged.
 	imagesInterval = 5 * time.Minute
+	// instanceInterval is how often a cloud provider is asked for the machine's addresses: it has no event for them.
+	instanceInterval = 5 * time.Minute
 	// runtimeGrace is how long the runtime may be unreachable (a restart of containerd) before the node is not ready.
 	runtimeGrace = 30 * time.Second
 	// callTimeout bounds one call of the runtime.
@@ -60,6 +62,7 @@ type Manager struct {
 // changes are what the calls of a Manager's methods leave to the status writer.
 type changes struct {
 	ips             []net.IP
+	port            int32
 	runtimeStale    bool
 	imagesStale     bool
 	notReadyReasons map[string]error // by key, see SetNotReady
@@ -80,7 +83,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 		wake:       wakeup.NewSignal(),
 		registered: make(chan struct{}),
 		changes: changes{
-			ips: config.IPs, runtimeStale: true, imagesStale: true, notReadyReasons: make(map[string]error),
+			ips: config.IPs, port: config.Port, runtimeStale: true, imagesStale: true, notReadyReasons: make(map[string]error),
 		},
 	}
 	m.observer = observer{config: &m.config, deps: &m.deps}
@@ -154,6 +157,14 @@ func (m *Manager) ImagesChanged() {
 func (m *Manager) SetIPs(ips []net.IP) {
 	m.mu.Lock()
 	m.changes.ips = ips
+	m.mu.Unlock()
+	m.wake.Notify()
+}
+
+// SetPort sets the port of the node's HTTPS server, which the API server connects to.
+func (m *Manager) SetPort(port int32) {
+	m.mu.Lock()
+	m.changes.port = port
 	m.mu.Unlock()
 	m.wake.Notify()
 }
@@ -251,5 +262,5 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	m.mu.Unlock()
 	volumes, gen := m.volumes.latest()
 	m.observer.observed.volumes, m.observer.observed.volumesOK = volumes, gen > 0
-	return gen, m.observer.observe(ctx, changes)
+	return gen, m.observer.observe(ctx, &m.config, changes)
 }

@@ -21,15 +21,19 @@ type observer struct {
 	runtimeErr   error
 	nextRuntime  time.Time
 	nextImages   time.Time
+	nextInstance time.Time
 	lastPressure [3]time.Time // memory, disk, pid: when the pressure was last observed
 }
 
 // observe applies the changes and reads what is stale of the runtime and the machine.
-func (o *observer) observe(ctx context.Context, changes changes) (err error) {
+func (o *observer) observe(ctx context.Context, config *Config, changes changes) (err error) {
 	now := o.deps.Clock.Now()
 	runtimeDue := changes.runtimeStale || !now.Before(o.nextRuntime)
 	imagesDue := changes.imagesStale || !now.Before(o.nextImages)
-	o.observed.ips = changes.ips
+	o.observed.ips, o.observed.port = changes.ips, changes.port
+	if err := o.refreshInstance(ctx, config); err != nil {
+		return err
+	}
 	if o.observed.info.Cores == 0 {
 		if o.observed.info, err = o.deps.Machine.Info(); err != nil {
 			return fmt.Errorf("read machine properties: %w", err)

@@ -1,10 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	goruntime "runtime"
 	"slices"
@@ -112,9 +114,11 @@ func (m *Manager) initial() *corev1.Node {
 		},
 		Spec: corev1.NodeSpec{ProviderID: m.config.ProviderID, Taints: m.config.Taints},
 	}
-	for key, value := range m.config.Labels {
-		node.Labels[key] = value
+	if instance := m.observer.observed.instance; instance != nil {
+		node.Spec.ProviderID = cmp.Or(node.Spec.ProviderID, instance.ProviderID)
+		maps.Copy(node.Labels, instance.allLabels())
 	}
+	maps.Copy(node.Labels, m.config.Labels)
 	if !m.config.NoAttachDetach {
 		node.Annotations[attachAnnotation] = "true"
 	}

@@ -23,6 +23,8 @@ const maxNames = 5
 // observed is all that a status is computed from.
 type observed struct {
 	ips       []net.IP
+	port      int32     // of the node's HTTPS server
+	instance  *Instance // nil if there is no cloud provider
 	info      MachineInfo
 	usage     Usage
 	version   *runtimeapi.VersionResponse // nil until the first response of the runtime
@@ -93,8 +95,8 @@ func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Q
 // resources of device plugins) are kept.
 func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
 	status := *old.DeepCopy()
-	status.Addresses = addresses(config, old.Addresses, o.ips)
-	status.DaemonEndpoints.KubeletEndpoint.Port = config.Port
+	status.Addresses = addresses(config, old.Addresses, &o)
+	status.DaemonEndpoints.KubeletEndpoint.Port = o.port
 
 	capacity, allocatable := nodeResources(config, o.info, o.usage)
 	status.Capacity = mergeResources(status.Capacity, capacity)
@@ -112,24 +114,6 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	}
 	status.Conditions = conditions(config, old.Conditions, o, now)
 	return status
-}
-
-// addresses returns the Node's addresses. Those that a cloud's controller manager has set are kept; until it has, they are those
-// that the user has chosen.
-func addresses(config *Config, old []corev1.NodeAddress, ips []net.IP) []corev1.NodeAddress {
-	if config.Cloud.External {
-		if len(old) > 0 {
-			return old
-		}
-		if len(config.Cloud.NodeIPs) == 0 {
-			ips = nil
-		}
-	}
-	var list []corev1.NodeAddress
-	for _, ip := range ips {
-		list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
-	}
-	return append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: config.Hostname})
 }
 
 // buildInfo sets what is known of the system and the runtime.

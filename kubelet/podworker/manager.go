@@ -17,7 +17,8 @@ import (
 
 const owner = "kubelet"
 
-// Manager has one worker for each Pod. It is safe for concurrent use; its methods do not block.
+// Manager has one worker for each Pod. It is safe for concurrent use; its methods do not block. It has many methods because it
+// passes requests of many components on to the workers.
 type Manager struct {
 	config  Config
 	deps    Deps
@@ -288,5 +289,7 @@ func (m *Manager) removeWorker(w *worker) {
 		m.addPod(again)
 	}
 	m.mu.Unlock()
+	w.drainInbox() // nothing is posted any more
+	w.notifyGone()
 	m.retryDeferred(triggerRemoval)
 }

@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -47,6 +48,9 @@ func (w *worker) recordFailure(step string, err error) {
 	entry.until = w.m.deps.Clock.Now().Add(entry.delay)
 	w.retries[step] = entry
 	w.wakeAt(entry.until)
+	if len(w.syncWaiters) > 0 {
+		w.syncErrors = append(w.syncErrors, fmt.Errorf("%s: %w", step, err))
+	}
 	w.logger.Warn("Pod sync step failed; will retry", "step", step, "retry", entry.delay, "error", err)
 }
 

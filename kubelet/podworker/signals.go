@@ -31,6 +31,7 @@ type signalBatch struct {
 	pods      []types.UID
 	listed    bool
 	evictions []eviction
+	pings     []chan struct{}
 }
 
 type eviction struct {
@@ -92,6 +93,13 @@ func (s *Signals) Evict(uid types.UID, failure status.Failure, grace *int64) {
 	s.add(func(b *signalBatch) { b.evictions = append(b.evictions, eviction{uid, failure, grace}) })
 }
 
+// Ping returns a channel that is closed when the Manager has handled all signals until now.
+func (s *Signals) Ping() <-chan struct{} {
+	handled := make(chan struct{})
+	s.add(func(b *signalBatch) { b.pings = append(b.pings, handled) })
+	return handled
+}
+
 func (s *Signals) add(change func(b *signalBatch)) {
 	s.mu.Lock()
 	change(&s.signals)
@@ -139,5 +147,8 @@ func (m *Manager) handleSignals() {
 	if batch.listed {
 		m.runtimePods, m.listed = batch.pods, true
 		m.stopOrphans()
+	}
+	for _, handled := range batch.pings {
+		close(handled)
 	}
 }

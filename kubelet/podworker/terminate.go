@@ -3,6 +3,7 @@ package podworker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -58,6 +59,7 @@ func (w *worker) stopPod(ctx context.Context) {
 	// A sandbox that is not ready may still have its network until a stop has succeeded.
 	if over && (w.podKilled || len(w.runtime.Sandboxes) == 0) {
 		w.stopped = true
+		w.notifyKilled(nil)
 		w.retries.done(opStop)
 		w.stopSpan.End(nil)
 		return
@@ -81,6 +83,7 @@ func (w *worker) stopPod(ctx context.Context) {
 			if err != nil && !canceled {
 				w.eventWarning("", "FailedKillPod", "error killing pod: %s", errorMessage(err))
 				w.recordFailure(opStop, err)
+				w.notifyKilled(fmt.Errorf("stop Pod %s/%s: %w", pod.Namespace, pod.Name, err))
 			}
 		}
 	})

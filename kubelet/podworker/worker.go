@@ -68,6 +68,11 @@ type worker struct {
 	rejected      *status.Failure // why it was not admitted
 	failure       *status.Failure // why it ends as failed
 	graceOverride *int64          // grace period of an eviction, in seconds
+	// kills are requests that were not handled yet; killWaiters wait for the end of the Pod's containers, and syncWaiters
+	// for the end of a sync, whose errors are syncErrors.
+	kills                    []KillRequest
+	killWaiters, syncWaiters []func(error)
+	syncErrors               []error
 
 	// runtime is the Pod's state in the runtime as last read. dirty says that the state may have changed since, eventPending
 	// the same because of an event, forceRead that a read does not wait for calls under way. startedSinceRead is what the
@@ -182,6 +187,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 		if w.timed(func() bool { return w.syncOnce(ctx) }) {
 			return true
 		}
+		w.notifySynced()
 		if !w.sleep(ctx) {
 			return false
 		}
@@ -228,6 +234,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 	if !w.read(ctx) {
 		return false
 	}
+	w.handleKills()
 	w.transition()
 	ctx, span := w.startSpan(ctx)
 	defer span.release()

@@ -263,13 +263,13 @@ func (h *Helper) Container(ctx context.Context, req podworker.ContainerRequest) 
 	}
 	inputs := kuberuntime.MountInputs{
 		Pod: pod, Container: c, Volumes: map[string]kuberuntime.Volume{}, Env: env, SubPath: h.subPath,
-		HostsFile: hosts, TerminationLog: message,
+		HostsFile: hosts, TerminationLog: message, SELinux: h.deps.Volumes.SELinuxEnabled(),
 	}
 	for name, v := range mounted {
 		if v.Block {
 			continue
 		}
-		inputs.Volumes[name] = kuberuntime.Volume{HostPath: v.Path, ReadOnly: v.ReadOnly}
+		inputs.Volumes[name] = kuberuntime.Volume{HostPath: v.Path, ReadOnly: v.ReadOnly, SELinuxRelabel: v.SELinuxRelabel}
 	}
 	for name, image := range req.ImageVolumes {
 		inputs.Volumes[name] = kuberuntime.Volume{Image: &runtimeapi.ImageSpec{

@@ -33,6 +33,26 @@ const (
 type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
+	// Attributes maps requests to what the Authorizer decides about; nil is NodeAttributes.
+	Attributes RequestAttributesGetter
+}
+
+// NodeAttributes maps requests to subresources of the Node with that name, as Kubernetes' kubelet does.
+type NodeAttributes struct{ NodeName string }
+
+var _ RequestAttributesGetter = NodeAttributes{}
+
+// GetRequestAttributes implements RequestAttributesGetter.
+func (a NodeAttributes) GetRequestAttributes(_ context.Context, u user.Info, r *http.Request) []authorizer.Attributes {
+	verb, subresources := attributesOf(r)
+	out := make([]authorizer.Attributes, 0, len(subresources))
+	for _, subresource := range subresources {
+		out = append(out, authorizer.AttributesRecord{
+			User: u, Verb: verb, APIGroup: "", APIVersion: "v1", Resource: "nodes", Subresource: subresource, Name: a.NodeName,
+			ResourceRequest: true,
+		})
+	}
+	return out
 }
 
 // AuthDeps are what NewDelegatedAuth works with.
@@ -112,6 +132,9 @@ func rejectAll(*http.Request) (*authenticator.Response, bool, error) { return ni
 
 // authorize passes a request to next if its sender is authenticated and authorized.
 func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler) http.Handler {
+	if a.Attributes == nil {
+		a.Attributes = NodeAttributes{nodeName}
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok, err := a.Authenticator.AuthenticateRequest(r)
 		if err != nil || !ok {
@@ -121,18 +144,16 @@ func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler)
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
-		verb, subresources := attributesOf(r)
-		allowed, err := a.allowed(r.Context(), info.User, nodeName, verb, subresources)
+		attributes := a.Attributes.GetRequestAttributes(r.Context(), info.User, r)
+		allowed, err := a.allowed(r.Context(), attributes)
 		if err != nil {
-			logger.Warn("failed to authorize request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
-				"error", err)
-			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
-				info.User.GetName(), verb, subresources), http.StatusInternalServerError)
+			logger.Warn("failed to authorize request", "user", info.User.GetName(), "attributes", describe(attributes), "error", err)
+			http.Error(w, fmt.Sprintf("Authorization error (user=%s, %s)", info.User.GetName(), describe(attributes)),
+				http.StatusInternalServerError)
 			return
 		}
 		if !allowed {
-			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
-				info.User.GetName(), verb, subresources), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, %s)", info.User.GetName(), describe(attributes)), http.StatusForbidden)
 			return
 		}
 		// Handlers forward requests to the runtime, which must not see the caller's credentials.
@@ -141,21 +162,25 @@ func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler)
 	})
 }
 
-// allowed checks each subresource in turn; one that is allowed suffices.
-func (a Auth) allowed(ctx context.Context, u user.Info, nodeName, verb string, subresources []string) (bool, error) {
-	for _, subresource := range subresources {
-		decision, _, err := a.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User:            u,
-			Verb:            verb,
-			APIGroup:        "",
-			APIVersion:      "v1",
-			Resource:        "nodes",
-			Subresource:     subresource,
-			Name:            nodeName,
-			ResourceRequest: true,
-		})
+// describe returns the verb, the resource and the subresources for messages.
+func describe(attributes []authorizer.Attributes) string {
+	if len(attributes) == 0 {
+		return "no attributes"
+	}
+	subresources := make([]string, 0, len(attributes))
+	for _, one := range attributes {
+		subresources = append(subresources, one.GetSubresource())
+	}
+	first := attributes[0]
+	return fmt.Sprintf("verb=%s, resource=%s, subresource(s)=%v", first.GetVerb(), first.GetResource(), subresources)
+}
+
+// allowed checks the attributes in turn; one that is allowed suffices.
+func (a Auth) allowed(ctx context.Context, attributes []authorizer.Attributes) (bool, error) {
+	for _, one := range attributes {
+		decision, _, err := a.Authorizer.Authorize(ctx, one)
 		if err != nil {
-			return false, fmt.Errorf("authorize %s nodes/%s: %w", verb, subresource, err)
+			return false, fmt.Errorf("authorize %s %s/%s: %w", one.GetVerb(), one.GetResource(), one.GetSubresource(), err)
 		}
 		if decision == authorizer.DecisionAllow {
 			return true, nil

@@ -77,10 +77,15 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 // healthz returns a mux with /healthz and /livez, which are the same here, and one path below each for each check.
 func (s *Server) healthz() *http.ServeMux {
 	mux := http.NewServeMux()
-	checks := append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)
+	HealthRoutes(mux, s.deps.Checks)
+	return mux
+}
+
+// HealthRoutes adds the paths of /healthz and /livez with these checks and ping.
+func HealthRoutes(mux *http.ServeMux, more []healthz.HealthChecker) {
+	checks := append([]healthz.HealthChecker{healthz.PingHealthz}, more...)
 	healthz.InstallHandler(mux, checks...)
 	healthz.InstallLivezHandler(mux, checks...)
-	return mux
 }
 
 func metricsHandler(gatherer prometheus.Gatherer) http.Handler {

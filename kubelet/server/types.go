@@ -1,9 +1,12 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
+	"net/http"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
@@ -15,8 +18,15 @@ type TLSOptions struct {
 	CertFile, KeyFile string
 }
 
+// RequestAttributesGetter returns the attributes by which a user's request is authorized. One of them that is allowed
+// suffices; without any the request is rejected.
+type RequestAttributesGetter interface {
+	GetRequestAttributes(ctx context.Context, u user.Info, r *http.Request) []authorizer.Attributes
+}
+
 // AuthInterface authenticates and authorizes requests.
 type AuthInterface interface {
 	authenticator.Request
+	RequestAttributesGetter
 	authorizer.Authorizer
 }

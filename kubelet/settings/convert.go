@@ -91,6 +91,7 @@ func Convert(in *Configuration) (*Settings, error) {
 				Path: c.StaticPodPath, FilePeriod: c.FileCheckFrequency.Duration,
 				URL: c.StaticPodURL, Header: c.StaticPodURLHeader, HTTPPeriod: c.HTTPCheckFrequency.Duration,
 			},
+			Network:     agent.NetworkConfig{MakeIPTablesUtilChains: *c.MakeIPTablesUtilChains},
 			OOMScoreAdj: ptr.To(int(*c.OOMScoreAdj)), MaxOpenFiles: uint64(c.MaxOpenFiles),
 			Events: agent.EventConfig{QPS: cmp.Or(float32(*c.EventRecordQPS), defaultEventQPS), Burst: cmp.Or(int(c.EventBurst), defaultEventBurst)},
 		},

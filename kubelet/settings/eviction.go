@@ -87,6 +87,5 @@ func inForce(c *Configuration) *Configuration {
 	for _, signal := range elsewhere() {
 		delete(out.EvictionHard, signal)
 	}
-	out.MakeIPTablesUtilChains = new(bool)
 	return out
 }

@@ -230,7 +230,6 @@ func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
 		"shutdownGracePeriodByPodPriority":          "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5}]",
 		"featureGates":                              "featureGates: {AllAlpha: true}",
 		"tlsMinVersion":                             "tlsMinVersion: VersionTLS10",
-		"makeIPTablesUtilChains":                    "makeIPTablesUtilChains: true",
 	} {
 		chosen, err := Convert(parse(t, text))
 		index := slices.IndexFunc(Fields(), func(f Field) bool { return f.Path == path })

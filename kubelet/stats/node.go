@@ -52,7 +52,7 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	swapFree, swapUsed := info["SwapFree"]<<10, (info["SwapTotal"]-min(info["SwapFree"], info["SwapTotal"]))<<10
 	s.Swap = &statsapi.SwapStats{Time: metav1.NewTime(now), SwapAvailableBytes: &swapFree, SwapUsageBytes: &swapUsed}
 	if cpuAndMemory {
-		return s, nil
+		return s, p.overrideNode(s, now, true)
 	}
 	if s.Fs, err = fileSystem(p.config.RootDir, now); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 		s.IO = &statsapi.IOStats{Time: metav1.NewTime(now), PSI: stall}
 	}
 	s.Network = p.networkStats(now)
-	return s, nil
+	return s, p.overrideNode(s, now, false)
 }
 
 // cpuWithRate returns the CPU time of the node, or of the named system container, and its usage since the last reading.

@@ -66,6 +66,8 @@ type Deps struct {
 	Cgroups Cgroups
 	// Layout returns the configured cgroup names of the node's own programs.
 	Layout func() cm.NodeConfig
+	// Machine, if set, measures the node in place of the kernel's files.
+	Machine Machine
 	// RuntimePID returns the container runtime's process id, 0 if unknown.
 	RuntimePID func() int
 	// LogDir, if set, returns the directory of a Pod's logs, which has one subdirectory per container.

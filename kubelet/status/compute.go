@@ -26,6 +26,14 @@ type Failure struct {
 	// Detail is the value for metrics, as upstream names it, and not part of the status: the signal of an eviction, or
 	// why a resize is infeasible.
 	Detail string
+	// Final, if set, has more of the status of the ended Pod.
+	Final *Final
+}
+
+// Final is the phase of an ended Pod, Succeeded or Failed, and conditions that are added to its status.
+type Final struct {
+	Phase      corev1.PodPhase
+	Conditions []corev1.PodCondition
 }
 
 // Resize is the progress of a change of a running Pod's resources.
@@ -173,7 +181,9 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 	next := Phase(&in.Pod.Spec, out.InitContainerStatuses, out.ContainerStatuses)
 	switch {
 	case in.Failure != nil:
-		next = corev1.PodFailed
+		if next = corev1.PodFailed; in.Failure.Final != nil {
+			next = in.Failure.Final.Phase
+		}
 	case in.Ended && !isTerminal(next):
 		next = endedPhase(out)
 	}

@@ -48,6 +48,13 @@ func setConditions(in *Input, out *corev1.PodStatus) {
 		c.Reason, c.Message = corev1.PodReasonTerminationByKubelet, f.Message
 		ours = append(ours, c)
 	}
+	if in.Failure != nil && in.Failure.Final != nil && in.Ended {
+		for _, c := range in.Failure.Final.Conditions {
+			if !ownedConditions[c.Type] {
+				ours = append(ours, c)
+			}
+		}
+	}
 	ours = append(append(ours, resizeConditions(in, out)...), restartingAllConditions(in, out)...)
 	for _, c := range ours {
 		c.ObservedGeneration = out.ObservedGeneration

@@ -14,9 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/lazyqueue"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -50,7 +50,7 @@ type WriterDeps struct {
 type Writer struct {
 	deps    WriterDeps
 	workers int
-	queue   workqueue.TypedRateLimitingInterface[types.UID]
+	queue   *lazyqueue.Queue[types.UID]
 
 	mu   sync.Mutex // guards pods and the entries
 	pods map[types.UID]*entry
@@ -88,15 +88,15 @@ func NewWriter(deps WriterDeps, config WriterConfig) (*Writer, error) {
 	return &Writer{deps: deps, workers: config.Workers, pods: map[types.UID]*entry{}, queue: newQueue(deps.Clock)}, nil
 }
 
-func newQueue(clock clock.WithTicker) workqueue.TypedRateLimitingInterface[types.UID] {
-	return workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](initialRetryDelay, maxRetryDelay),
-		workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "pod_status", Clock: clock},
-	)
+func newQueue(clock clock.WithTicker) *lazyqueue.Queue[types.UID] {
+	return lazyqueue.New[types.UID](lazyqueue.Config{
+		Name: "pod_status", InitialDelay: initialRetryDelay, MaxDelay: maxRetryDelay, Clock: clock,
+	})
 }
 
 // Start writes statuses until ctx ends. The next process computes again what was not written by then.
 func (w *Writer) Start(ctx context.Context) error {
+	w.queue.Start()
 	var group errgroup.Group
 	for range w.workers {
 		group.Go(func() error {

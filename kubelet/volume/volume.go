@@ -7,7 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	cloudprovider "k8s.io/cloud-provider"
+	mount "k8s.io/mount-utils"
 
+	kubeio "github.com/berth-dev/berth/kubelet/util/io"
 	core "github.com/berth-dev/berth/volume"
 )
 
@@ -33,6 +36,12 @@ type VolumeHost interface {
 	GetKubeClient() kubernetes.Interface
 	// GetSecret returns a Secret.
 	GetSecret(namespace, name string) (*corev1.Secret, error)
+	// GetMounter returns what mounts and unmounts.
+	GetMounter() mount.Interface
+	// GetWriter returns what writes files.
+	GetWriter() kubeio.Writer
+	// GetCloudProvider returns the cloud of the machine, nil if there is none.
+	GetCloudProvider() cloudprovider.Interface
 }
 
 // Initializer is a VolumePlugin that needs its host. Init is called once, before anything else.

@@ -35,6 +35,7 @@ import (
 	csifake "github.com/berth-dev/berth/volume/csi/fake"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/plugins"
+	"github.com/berth-dev/berth/volume/selinux"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
@@ -62,6 +63,8 @@ type fixture struct {
 	status        *nodeStatus
 	claims        volumemanager.ClaimSource // of the next process; may be nil
 	maySwap       func() (bool, error)      // of the next process
+	seLinux       selinux.Labels            // of the next process
+	seLinuxMount  bool                      // of the next process
 	durations     *operationexecutor.Durations
 	claimRefusals atomic.Int32 // how many reads of claims are refused from now on
 	tokenRefusals atomic.Int32 // how many requests for tokens are
@@ -139,8 +142,8 @@ func (f *fixture) start() {
 			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
 			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
 			OnSizeLimitExceeded: func(uid types.UID, message string) { f.overLimit <- string(uid) + ": " + message },
-			Observe:             f.durations.Observe,
-		}, volumemanager.Config{RootDir: f.root, NodeName: "here"})
+			Observe:             f.durations.Observe, SELinux: f.seLinux,
+		}, volumemanager.Config{RootDir: f.root, NodeName: "here", SELinuxMount: f.seLinuxMount})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	f.drivers.Subscribe(f.Manager.Retry)

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
+	"github.com/berth-dev/berth/volume/selinux"
 	"github.com/berth-dev/berth/volume/subpath"
 )
 
@@ -38,20 +39,30 @@ type Objects interface {
 }
 
 // Tokens keeps the tokens of Pods' service accounts (see package token).
-type Tokens interface {
+type Tokens = Source
+
+// Source is a component that provides the content of volumes and notifies the Manager when it changes.
+type Source interface {
+	// Subscribe calls changed with the UID of each Pod whose content has changed.
+	Subscribe(changed func(uid types.UID)) (cancel func())
+	// Forget is called when a Pod's volumes are unmounted.
 	Forget(uid types.UID)
-	Subscribe(renewed func(uid types.UID)) (cancel func())
 }
 
 // NodeStatus writes this Node's status. *node.Manager implements it.
 type NodeStatus = devices.NodeStatus
 
-// Config holds the settings of a Manager. Both are required.
+// Config holds the settings of a Manager. RootDir and NodeName are required.
 type Config struct {
 	// RootDir is the kubelet's root directory; the Pods' directories are in RootDir/pods.
 	RootDir string
 	// NodeName is this node's name.
 	NodeName string
+	// SELinuxMount mounts volumes of all access modes with the SELinux label of their Pod, and not only ReadWriteOncePod
+	// ones, where their driver supports it.
+	SELinuxMount bool
+	// NoAPIServer rejects volumes whose content only an API server has.
+	NoAPIServer bool
 }
 
 func (c Config) validate() error {
@@ -64,13 +75,16 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Deps holds what a Manager uses. Client, Plugins, Objects and Tokens are required.
+// Deps holds what a Manager uses. Client, Plugins, Objects and Tokens are required. It has many fields because volumes depend
+// on many components.
 type Deps struct {
 	// Client reads claims, PersistentVolumes and this Node, and writes the status of claims.
 	Client  kubernetes.Interface
 	Plugins *volume.Registry
 	Objects Objects
 	Tokens  Tokens
+	// Sources provide more content of volumes.
+	Sources []Source
 	// Node writes status.volumesInUse. If it is nil, volumes that must be attached are rejected.
 	Node NodeStatus
 	// Claims reports changes of claims. If it is nil, a volume that waits for its claim reads it each second, and each
@@ -84,6 +98,8 @@ type Deps struct {
 	Observe func(plugin, operation string, took time.Duration, err error)
 	// Mounter defaults to system calls.
 	Mounter mounts.Mounter
+	// SELinux defaults to this machine's.
+	SELinux selinux.Labels
 	// MaySwap reports whether the kernel may write memory-backed volumes to a disk. The default checks the kernel.
 	MaySwap func() (bool, error)
 	// Timeline, Recorder and Logger may be nil. Clock defaults to the real clock.
@@ -113,6 +129,9 @@ func (d *Deps) complete() error {
 	if d.Mounter == nil {
 		d.Mounter = mounts.Syscalls{}
 	}
+	if d.SELinux == nil {
+		d.SELinux = selinux.Kernel{}
+	}
 	if d.MaySwap == nil {
 		d.MaySwap = func() (bool, error) { return mounts.TmpfsMaySwap(mounts.SwapsFile) }
 	}
@@ -136,6 +155,8 @@ type Mounted struct {
 	ReadOnly bool
 	// Block means that Path is a block device, for volumeDevices of containers.
 	Block bool
+	// SELinuxRelabel means that the container runtime has to give the files the SELinux label of the container.
+	SELinuxRelabel bool
 	// Spec is the volume with its claim and PersistentVolume, if it has them. It is shared and must not be modified.
 	Spec volume.Spec
 }
@@ -156,6 +177,7 @@ type Manager struct {
 	devices    *devices.Table
 	expander   *expand.Expander
 	sizeLimits *sizelimit.Watcher
+	seLinux    *seLinux
 	ready      chan struct{} // closed when RootDir is prepared
 	rootMu     sync.Mutex    // held while the mount on RootDir is created or removed; taken before mu
 	podTable
@@ -176,6 +198,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 		subpaths:   subpath.New(deps.Mounter),
 		pinner:     blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
 		ready:      make(chan struct{}),
+		seLinux:    newSELinux(deps.SELinux, config.SELinuxMount),
 		podTable:   newPodTable(),
 	}
 	m.devices = devices.New(devices.Deps{
@@ -202,6 +225,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	defer m.deps.Objects.Subscribe(m.onPodChanged)()
 	defer m.deps.Tokens.Subscribe(m.onPodChanged)()
+	for _, source := range m.deps.Sources {
+		defer source.Subscribe(m.onPodChanged)()
+	}
 	if m.deps.Claims != nil {
 		defer m.deps.Claims.Subscribe(m.onClaimChanged)()
 	}

@@ -197,13 +197,17 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	}
 	m.setResolved(state, v.Name, request.Spec)
 	expandedTo := expand.InitialSize(request)
-	mount, err := m.attachAndSetUp(ctx, plugin, request)
+	mount, err := m.attachAndSetUp(ctx, plugin, &request)
+	if err != nil {
+		return err
+	}
+	relabel, err := m.needsRelabel(request, mount)
 	if err != nil {
 		return err
 	}
 	mounted := &mountedVolume{
 		Mounted: Mounted{
-			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), Spec: request.Spec,
+			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), SELinuxRelabel: relabel, Spec: request.Spec,
 		},
 		plugin: plugin, request: request, expandedTo: expandedTo,
 	}

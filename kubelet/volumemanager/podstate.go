@@ -149,6 +149,9 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 	m.mu.Unlock()
 	m.deps.Objects.Release(uid)
 	m.deps.Tokens.Forget(uid)
+	for _, source := range m.deps.Sources {
+		source.Forget(uid)
+	}
 }
 
 func (s *podState) isClosing() bool {

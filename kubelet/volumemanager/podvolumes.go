@@ -8,6 +8,7 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/emptydir"
+	"github.com/berth-dev/berth/volume/projected"
 )
 
 // usedAs reports whether containers of the Pod use the volume as a directory, and whether as a block device.
@@ -71,18 +72,8 @@ func (m *Manager) supported(v *corev1.Volume) error {
 		return volume.Unsupported(spec, "emptyDir.medium",
 			fmt.Sprintf("medium %q is not supported; use \"\", \"Memory\" or \"HugePages\"", v.EmptyDir.Medium))
 	}
-	if v.Projected != nil {
-		for i := range v.Projected.Sources {
-			source := &v.Projected.Sources[i]
-			if source.ClusterTrustBundle != nil {
-				return volume.Unsupported(spec, fmt.Sprintf("projected.sources[%d].clusterTrustBundle", i),
-					"this source is not supported")
-			}
-			if source.PodCertificate != nil {
-				return volume.Unsupported(spec, fmt.Sprintf("projected.sources[%d].podCertificate", i),
-					"this source is not supported")
-			}
-		}
+	if !m.config.NoAPIServer {
+		return nil
 	}
-	return nil
+	return projected.CheckSources(spec)
 }

@@ -53,6 +53,9 @@ func (w *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name st
 	if inUse := (*devices.InUseError)(nil); errors.As(cause, &inUse) {
 		freed = inUse.Freed
 	}
+	if conflict := (*devices.LabelConflictError)(nil); errors.As(cause, &conflict) {
+		freed = conflict.Freed
+	}
 	var claim *claimError
 	var events <-chan watch.Event
 	if errors.As(cause, &claim) {

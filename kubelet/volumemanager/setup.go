@@ -64,41 +64,50 @@ func (m *Manager) volumeDir(uid types.UID, plugin volume.Plugin, spec volume.Spe
 }
 
 // attachAndSetUp makes one attempt to set up the volume. A volume that is a device of the node is attached and staged
-// before.
-func (m *Manager) attachAndSetUp(ctx context.Context, plugin volume.Plugin, request volume.Request) (
+// before. It sets the request's SELinux label.
+func (m *Manager) attachAndSetUp(ctx context.Context, plugin volume.Plugin, request *volume.Request) (
 	mount volume.Mount, err error,
 ) {
 	setUp := func(ctx context.Context) (err error) {
-		mount, err = setUpOrMap(ctx, plugin, request)
+		mount, err = setUpOrMap(ctx, plugin, *request)
 		return err
 	}
 	attachable, ok := plugin.(volume.Attachable)
 	if !ok {
-		err := m.measureMount(ctx, plugin, request, setUp)
+		err := m.measureMount(ctx, plugin, *request, setUp)
 		return mount, err
 	}
-	device, path, err := m.acquireDevice(ctx, attachable, request)
+	label, err := m.seLinux.labelOf(ctx, request.Pod, plugin, request.Spec)
+	if err != nil {
+		return volume.Mount{}, err
+	}
+	request.SELinuxLabel = label.Mounted
+	device, path, err := m.acquireDevice(ctx, attachable, *request, label)
 	for errors.Is(err, devices.ErrDriverChanged) {
-		device, path, err = m.acquireDevice(ctx, attachable, request)
+		device, path, err = m.acquireDevice(ctx, attachable, *request, label)
 	}
 	if err != nil {
 		return volume.Mount{}, err
 	}
 	if device.Name == "" {
-		err := m.measureMount(ctx, plugin, request, setUp)
+		err := m.measureMount(ctx, plugin, *request, setUp)
 		return mount, err
 	}
 	stageAndSetUp := func(ctx context.Context) error {
 		if err := m.devices.Stage(ctx, device.Name, volume.StageRequest{
 			DeviceName: device.Name, Spec: request.Spec, DevicePath: path, FSGroup: request.FSGroup,
+			SELinuxLabel: request.SELinuxLabel,
 		}); err != nil {
 			return err
 		}
 		return setUp(ctx)
 	}
 	err = m.operations.Do(ctx, devices.Key(device.Name), opMount, func(ctx context.Context) error {
-		return m.measureMount(ctx, plugin, request, stageAndSetUp)
+		return m.measureMount(ctx, plugin, *request, stageAndSetUp)
 	})
+	if err == nil {
+		m.seLinux.admitted(plugin, request.Spec, label)
+	}
 	return mount, err
 }
 
@@ -124,7 +133,7 @@ func setUpOrMap(ctx context.Context, plugin volume.Plugin, request volume.Reques
 // acquireDevice finds the volume's device, records that it is used, and waits until it is attached, if it has to be. It
 // returns the device's path. The wait is a stage of the Pod's timeline.
 func (m *Manager) acquireDevice(
-	ctx context.Context, plugin volume.Attachable, request volume.Request,
+	ctx context.Context, plugin volume.Attachable, request volume.Request, label devices.Label,
 ) (device volume.Device, path string, err error) {
 	driversChanged := m.devices.RetrySignal()
 	device, err = plugin.Device(ctx, request.Spec)
@@ -132,7 +141,7 @@ func (m *Manager) acquireDevice(
 		return device, "", err
 	}
 	by := devices.VolumeRef{PodUID: request.Pod.UID, Dir: request.Dir}
-	if err := m.devices.Acquire(plugin, device, by, isExclusive(request.Spec)); err != nil {
+	if err := m.acquire(plugin, device, by, request.Spec, label); err != nil {
 		return device, "", err
 	}
 	if !device.Attach {

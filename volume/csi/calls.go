@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/internal/csierr"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/selinux"
 )
 
 // tokensKey is the key of the tokens that a driver's CSIDriver requests.
@@ -71,7 +73,7 @@ func callDriver(ctx context.Context, driver, call, volume string, f func(context
 }
 
 // capability words what the volume is to be.
-func (s *source) capability(driver *Driver, fsGroup *int64) *csipb.VolumeCapability {
+func (s *source) capability(driver *Driver, fsGroup *int64, seLinuxLabel string) *csipb.VolumeCapability {
 	capability := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{
 		Mode: accessMode(s.accessMode, driver.can(csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)),
 	}}
@@ -80,6 +82,9 @@ func (s *source) capability(driver *Driver, fsGroup *int64) *csipb.VolumeCapabil
 		return capability
 	}
 	mount := &csipb.VolumeCapability_MountVolume{FsType: s.fsType, MountFlags: s.mountOptions}
+	if seLinuxLabel != "" {
+		mount.MountFlags = append(slices.Clone(s.mountOptions), selinux.MountOption(seLinuxLabel))
+	}
 	if fsGroup != nil && driver.can(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		mount.VolumeMountGroup = fmt.Sprint(*fsGroup)
 	}

@@ -26,7 +26,7 @@ const (
 // errNoData means that there is no readable data file.
 var errNoData = errors.New("no volume data")
 
-// volumeData is the content of a data file. The field names are those of Kubernetes' kubelet, except the last.
+// volumeData is the content of a data file. The field names are those of Kubernetes' kubelet, except VolumeMode.
 type volumeData struct {
 	SpecVolID           string `json:"specVolID"`
 	VolumeHandle        string `json:"volumeHandle"`
@@ -34,7 +34,8 @@ type volumeData struct {
 	NodeName            string `json:"nodeName"`
 	AttachmentID        string `json:"attachmentID,omitempty"` // empty if the volume needs no attachment
 	VolumeLifecycleMode string `json:"volumeLifecycleMode"`
-	VolumeMode          string `json:"volumeMode,omitempty"` // Block, or empty
+	VolumeMode          string `json:"volumeMode,omitempty"`          // Block, or empty
+	SELinuxMountContext string `json:"seLinuxMountContext,omitempty"` // the label that it is mounted with
 }
 
 func (p *Plugin) dataOf(s *source, attach bool) *volumeData {

@@ -26,7 +26,7 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 	}
 	size := req.Spec.PV.Spec.Capacity[corev1.ResourceStorage]
 	call := &csipb.NodeExpandVolumeRequest{
-		VolumeId: s.handle, VolumePath: req.Path, VolumeCapability: s.capability(driver, nil),
+		VolumeId: s.handle, VolumePath: req.Path, VolumeCapability: s.capability(driver, nil, ""),
 		CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
 	}
 	if driver.stages() {

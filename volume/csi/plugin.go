@@ -95,6 +95,7 @@ var (
 	_ volume.Remounter         = (*Plugin)(nil)
 	_ volume.Expander          = (*Plugin)(nil)
 	_ volume.StatsProvider     = (*Plugin)(nil)
+	_ volume.SELinuxMounter    = (*Plugin)(nil)
 )
 
 // New returns the plugin. It starts nothing.

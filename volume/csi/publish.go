@@ -27,7 +27,9 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
 		return volume.Mount{}, fmt.Errorf("create directory of volume %q: %w", b.source.name, err)
 	}
-	before, err := saveData(req.Dir, p.dataOf(b.source, b.attached))
+	data := p.dataOf(b.source, b.attached)
+	data.SELinuxMountContext = req.SELinuxLabel
+	before, err := saveData(req.Dir, data)
 	if err != nil {
 		return volume.Mount{}, err
 	}
@@ -43,7 +45,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("csi driver %s: NodePublishVolume of volume %q: "+
 			"it succeeded but the target does not exist: %w", b.source.driver, b.source.name, err))
 	}
-	mount := volume.Mount{Path: target, ReadOnly: b.request.Readonly}
+	mount := volume.Mount{Path: target, ReadOnly: b.request.Readonly, SELinuxRelabel: !b.request.Readonly}
 	if err := b.applyFSGroup(ctx, req, target); err != nil {
 		return volume.Mount{}, volume.Uncertain(err)
 	}
@@ -91,7 +93,7 @@ func (p *Plugin) prepare(ctx context.Context, req volume.Request, target string)
 	b.attached = !s.ephemeral && attachRequired(b.object)
 	b.request = &csipb.NodePublishVolumeRequest{
 		VolumeId: s.handle, TargetPath: target, Readonly: req.ReadOnly || s.readOnly,
-		VolumeCapability: s.capability(b.driver, req.FSGroup),
+		VolumeCapability: s.capability(b.driver, req.FSGroup, req.SELinuxLabel),
 	}
 	if b.attached {
 		if b.request.PublishContext, err = p.publishContext(ctx, s); err != nil {

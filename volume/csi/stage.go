@@ -37,6 +37,16 @@ func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, e
 	}, nil
 }
 
+// SupportsSELinuxMount implements volume.SELinuxMounter, as seLinuxMount of the volume's CSIDriver says.
+func (p *Plugin) SupportsSELinuxMount(ctx context.Context, spec volume.Spec) (bool, error) {
+	s, err := sourceOf(spec, "")
+	if err != nil {
+		return false, err
+	}
+	object, err := p.csiDrivers.get(ctx, s.driver)
+	return err == nil && object != nil && object.Spec.SELinuxMount != nil && *object.Spec.SELinuxMount, err
+}
+
 // Stage implements volume.Attachable. A driver without the capability STAGE_UNSTAGE_VOLUME is not called.
 func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 	s, err := sourceOf(req.Spec, "")
@@ -52,7 +62,7 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 		return err
 	}
 	call := &csipb.NodeStageVolumeRequest{
-		VolumeId: s.handle, VolumeContext: s.attributes, VolumeCapability: s.capability(driver, req.FSGroup),
+		VolumeId: s.handle, VolumeContext: s.attributes, VolumeCapability: s.capability(driver, req.FSGroup, req.SELinuxLabel),
 	}
 	if attachRequired(object) {
 		p.forgetPublishContext(req.DeviceName)
@@ -64,6 +74,7 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 		return err
 	}
 	dir, data := p.deviceDir(s.driver, s.handle), p.dataOf(s, attachRequired(object))
+	data.SELinuxMountContext = req.SELinuxLabel
 	call.StagingTargetPath = p.stagingPath(data)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("create staging directory of volume %q: %w", s.name, err)
@@ -226,7 +237,7 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 		}
 		devices = append(devices, volume.Device{
 			Name: deviceName(data.DriverName, data.VolumeHandle), Attach: data.AttachmentID != "",
-			Driver: data.DriverName, Block: data.VolumeMode != "",
+			Driver: data.DriverName, Block: data.VolumeMode != "", SELinuxLabel: data.SELinuxMountContext,
 		})
 	}
 	return devices, nil

@@ -74,7 +74,7 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("set up emptyDir %q: %w", req.Spec.Name, err)
 	}
-	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
+	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly, SELinuxRelabel: true}, nil
 }
 
 // setUpDir creates the directory with mode 0 and sets its real mode last. So a directory that a crash left unfinished

@@ -83,7 +83,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
 		}
 	}
-	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
+	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly, SELinuxRelabel: !req.ReadOnly}, nil
 }
 
 // checkNode rejects a volume whose data is on another node.

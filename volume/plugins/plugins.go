@@ -2,6 +2,8 @@
 package plugins
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/volume"
@@ -19,12 +21,18 @@ type Deps struct {
 	// Objects and Tokens provide the content of volumes that are made of API objects.
 	Objects projected.Objects
 	Tokens  projected.Tokens
+	// TrustBundles and Certificates may be nil, where there is no API server.
+	TrustBundles projected.TrustBundles
+	Certificates projected.Certificates
 	// Mounter defaults to system calls.
 	Mounter mounts.Mounter
 	// NodeAllocatable returns the node's allocatable resources. Nil means that they are unknown.
 	NodeAllocatable func() corev1.ResourceList
 	// CSI is the plugin for CSI drivers. If it is nil, CSI volumes are not supported.
 	CSI *csi.Plugin
+	// Others are plugins of the caller. A volume that one of them supports is theirs, and one with the name of a plugin of
+	// Berth takes its place.
+	Others []volume.Plugin
 }
 
 // New returns a registry of all plugins.
@@ -33,22 +41,26 @@ func New(deps Deps) (*volume.Registry, error) {
 		deps.Mounter = mounts.Syscalls{}
 	}
 	fromObjects, err := projected.New(projected.Deps{
-		Objects: deps.Objects, Tokens: deps.Tokens, Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable,
+		Objects: deps.Objects, Tokens: deps.Tokens, TrustBundles: deps.TrustBundles, Certificates: deps.Certificates,
+		Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable,
 	})
 	if err != nil {
 		return nil, err
 	}
-	list := []volume.Plugin{
+	own := []volume.Plugin{
 		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable}),
 		hostpath.New(deps.Mounter),
 		local.New(deps.Mounter),
 		nfs.New(nfs.Deps{Mounter: deps.Mounter}, nfs.Config{}),
 	}
 	for _, plugin := range fromObjects {
-		list = append(list, plugin)
+		own = append(own, plugin)
 	}
 	if deps.CSI != nil {
-		list = append(list, deps.CSI)
+		own = append(own, deps.CSI)
 	}
-	return volume.NewRegistry(list...)
+	own = slices.DeleteFunc(own, func(plugin volume.Plugin) bool {
+		return slices.ContainsFunc(deps.Others, func(other volume.Plugin) bool { return other.Name() == plugin.Name() })
+	})
+	return volume.NewRegistry(slices.Concat(deps.Others, own)...)
 }

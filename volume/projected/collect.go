@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,11 +42,9 @@ func (c *collector) collect(sources []corev1.VolumeProjection) error {
 		case source.ServiceAccountToken != nil:
 			err = c.token(source.ServiceAccountToken)
 		case source.ClusterTrustBundle != nil:
-			err = volume.Unsupported(c.req.Spec, fmt.Sprintf("projected.sources[%d].clusterTrustBundle", i),
-				"this source is not supported; mount the certificates from a configMap")
+			err = c.trustBundle(source.ClusterTrustBundle)
 		case source.PodCertificate != nil:
-			err = volume.Unsupported(c.req.Spec, fmt.Sprintf("projected.sources[%d].podCertificate", i),
-				"this source is not supported; mount the certificate from a secret")
+			err = c.certificate(i, source.PodCertificate)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -161,12 +160,52 @@ func (c *collector) token(source *corev1.ServiceAccountTokenProjection) error {
 		return fmt.Errorf("get token of service account %s/%s: %w", c.req.Pod.Namespace,
 			c.req.Pod.Spec.ServiceAccountName, err)
 	}
+	c.addForUser(source.Path, []byte(token))
+	return nil
+}
+
+// addForUser adds a file that only the common user of all containers can read, if there is one.
+func (c *collector) addForUser(path string, data []byte) {
 	user := commonUser(c.req.Pod)
-	file := atomicwriter.File{Data: []byte(token), Mode: os.FileMode(c.mode), UID: user}
+	file := atomicwriter.File{Data: data, Mode: os.FileMode(c.mode), UID: user}
 	if user != nil || c.req.FSGroup != nil {
 		file.Mode = 0o600
 	}
-	c.files[source.Path] = file
+	c.files[path] = file
+}
+
+// trustBundle adds the trust anchors of ClusterTrustBundles.
+func (c *collector) trustBundle(source *corev1.ClusterTrustBundleProjection) error {
+	if c.deps.TrustBundles == nil {
+		return CheckSources(c.req.Spec)
+	}
+	anchors, err := c.deps.TrustBundles.TrustAnchors(c.ctx, c.req.Pod, source)
+	if err != nil {
+		return fmt.Errorf("get trust anchors for %q: %w", source.Path, err)
+	}
+	c.addForUser(source.Path, anchors)
+	return nil
+}
+
+// certificate adds a key and its certificate chain: in one file, in two, or both.
+func (c *collector) certificate(index int, source *corev1.PodCertificateProjection) error {
+	if c.deps.Certificates == nil {
+		return CheckSources(c.req.Spec)
+	}
+	key, chain, err := c.deps.Certificates.Bundle(c.ctx, c.req.Pod, c.req.Spec.Name, index, source)
+	if err != nil {
+		return fmt.Errorf("get certificate of pod %s/%s: %w", c.req.Pod.Namespace, c.req.Pod.Name, err)
+	}
+	for _, file := range []struct {
+		path string
+		data []byte
+	}{
+		{source.CredentialBundlePath, slices.Concat(key, chain)}, {source.KeyPath, key}, {source.CertificateChainPath, chain},
+	} {
+		if file.path != "" {
+			c.addForUser(file.path, file.data)
+		}
+	}
 	return nil
 }
 

@@ -24,6 +24,27 @@ const (
 	ProjectedName   = "kubernetes.io/projected"
 )
 
+// CheckSources returns an UnsupportedError that names the first source that a kubelet without an API server cannot provide.
+func CheckSources(spec volume.Spec) error {
+	if spec.Volume == nil || spec.Volume.Projected == nil {
+		return nil
+	}
+	for i := range spec.Volume.Projected.Sources {
+		source, field := &spec.Volume.Projected.Sources[i], ""
+		switch {
+		case source.ClusterTrustBundle != nil:
+			field = "clusterTrustBundle"
+		case source.PodCertificate != nil:
+			field = "podCertificate"
+		default:
+			continue
+		}
+		return volume.Unsupported(spec, fmt.Sprintf("projected.sources[%d].%s", i, field),
+			"this kubelet has no API server; use a configMap or a secret with the certificates instead")
+	}
+	return nil
+}
+
 // defaultMode is what the API server fills in for a volume that names none.
 const defaultMode = 0o644
 
@@ -39,10 +60,25 @@ type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
+// TrustBundles reads the trust anchors of ClusterTrustBundles, in PEM form.
+type TrustBundles interface {
+	TrustAnchors(ctx context.Context, pod *corev1.Pod, source *corev1.ClusterTrustBundleProjection) ([]byte, error)
+}
+
+// Certificates obtains certificates for Pods. A certificate belongs to a source of a volume, by the volume's name and the
+// source's index. Key and chain are in PEM form.
+type Certificates interface {
+	Bundle(ctx context.Context, pod *corev1.Pod, volume string, index int, source *corev1.PodCertificateProjection,
+	) (privateKey, chain []byte, err error)
+}
+
 // Deps holds what the plugins use. Objects and Tokens are required.
 type Deps struct {
 	Objects Objects
 	Tokens  Tokens
+	// TrustBundles and Certificates may be nil; then volumes with such sources are rejected.
+	TrustBundles TrustBundles
+	Certificates Certificates
 	// Mounter defaults to system calls.
 	Mounter mounts.Mounter
 	// NodeAllocatable returns what resourceFieldRef reports as the limit of a container without one. It may be nil.
@@ -164,7 +200,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("write files of volume %q: %w", req.Spec.Name, err)
 	}
-	return volume.Mount{Path: req.Dir, ReadOnly: true}, nil
+	return volume.Mount{Path: req.Dir, ReadOnly: true, SELinuxRelabel: true}, nil
 }
 
 // Refresh implements volume.Refresher.

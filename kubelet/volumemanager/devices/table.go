@@ -70,6 +70,29 @@ type device struct {
 	staged          bool             // Stage succeeded in this process
 	stageStarted    bool             // Stage has begun, in this process or an earlier one
 	unstaging       bool             // a goroutine unstages it
+	wantedLabel     string           // Label.Wanted of its users; that of the device, SELinuxLabel, is the one it is staged with
+}
+
+// Label is the SELinux label of a volume.
+type Label struct {
+	// Wanted is the label of the containers that use the volume, Mounted the one that it is mounted with: the same, or empty
+	// if volumes like this one are not mounted with a label.
+	Wanted, Mounted string
+	// Supported says that the volume can be mounted with a label: then all its Pods have to want the same, or none.
+	Supported bool
+}
+
+// LabelConflictError means that a volume is used by another Pod with another SELinux label.
+type LabelConflictError struct {
+	Device, Has, Wanted string
+	// Freed is closed when a Pod has released the device.
+	Freed <-chan struct{}
+}
+
+// Error implements error.
+func (e *LabelConflictError) Error() string {
+	return fmt.Sprintf("conflicting SELinux labels of volume %s: it is used by another pod with %q, and this pod wants %q",
+		e.Device, e.Has, e.Wanted)
 }
 
 // VolumeRef is a volume of a Pod that uses a device.
@@ -110,20 +133,28 @@ func (t *Table) Start(ctx context.Context) {
 }
 
 // Acquire records that a volume of a Pod uses the device. It may be called again for the same volume. If the volume is
-// exclusive and another Pod uses it, Acquire returns an *InUseError.
-func (t *Table) Acquire(plugin volume.Attachable, wanted volume.Device, by VolumeRef, exclusive bool) error {
+// exclusive and another Pod uses it, Acquire returns an *InUseError; if it supports labels and another Pod uses it with another
+// one, a *LabelConflictError.
+func (t *Table) Acquire(plugin volume.Attachable, wanted volume.Device, by VolumeRef, exclusive bool, label Label) error {
 	if wanted.Attach && t.deps.Node == nil {
 		return fmt.Errorf("use device %q: this node does not report which volumes are in use", wanted.Name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known := t.getOrCreate(plugin, wanted)
-	if exclusive {
-		for other := range known.users {
-			if other.PodUID != by.PodUID {
-				return &InUseError{Device: wanted.Name, Freed: known.freed.Changed()}
-			}
+	shared := false
+	for other := range known.users {
+		shared = shared || other.PodUID != by.PodUID
+	}
+	switch {
+	case shared && exclusive:
+		return &InUseError{Device: wanted.Name, Freed: known.freed.Changed()}
+	case shared && label.Supported && known.wantedLabel != label.Wanted:
+		return &LabelConflictError{
+			Device: wanted.Name, Has: known.wantedLabel, Wanted: label.Wanted, Freed: known.freed.Changed(),
 		}
+	case !shared:
+		known.wantedLabel = label.Wanted
 	}
 	known.users[by] = struct{}{}
 	return nil
@@ -166,7 +197,8 @@ func (t *Table) NodeChanged(node *corev1.Node) {
 	}
 }
 
-// Stage stages the device, unless this process has done so. The caller runs it under the device's Key.
+// Stage stages the device, unless this process has done so. One that is staged with another SELinux label, which no Pod uses
+// any more, is unstaged before. The caller runs it under the device's Key.
 func (t *Table) Stage(ctx context.Context, name string, req volume.StageRequest) error {
 	t.mu.Lock()
 	known, ok := t.byName[name]
@@ -174,12 +206,21 @@ func (t *Table) Stage(ctx context.Context, name string, req volume.StageRequest)
 		t.mu.Unlock()
 		return fmt.Errorf("stage device %q: no pod uses it any more", name)
 	}
-	staged := known.staged
-	known.stageStarted = true
+	relabel := known.stageStarted && known.SELinuxLabel != req.SELinuxLabel
+	staged, device := known.staged && !relabel, known.Device
+	known.staged, known.stageStarted = staged, true
 	t.mu.Unlock()
 	if staged {
 		return nil
 	}
+	if relabel {
+		if err := t.callUnstage(ctx, known.plugin, device); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	known.SELinuxLabel = req.SELinuxLabel
+	t.mu.Unlock()
 	if err := known.plugin.Stage(ctx, req); err != nil {
 		return err
 	}
@@ -227,6 +268,9 @@ func (t *Table) Recover(plugin volume.Attachable, found volume.Device, by ...Vol
 	defer t.mu.Unlock()
 	known := t.getOrCreate(plugin, found)
 	known.stageStarted = true
+	if found.SELinuxLabel != "" {
+		known.SELinuxLabel, known.wantedLabel = found.SELinuxLabel, found.SELinuxLabel
+	}
 	for _, one := range by {
 		known.users[one] = struct{}{}
 	}

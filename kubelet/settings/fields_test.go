@@ -173,6 +173,7 @@ evictionPressureTransitionPeriod: 30s
 oomScoreAdj: -1
 maxOpenFiles: 100
 protectKernelDefaults: true
+makeIPTablesUtilChains: false
 featureGates: {MemoryQoS: true}
 logging.format: json
 logging.verbosity: 3

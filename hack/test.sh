@@ -40,6 +40,4 @@ step "unit tests of the virtual machine, the benchmarks and the conformance runn
 step "a part of upstream's conformance suite"
 PARALLEL=8 LIST=conformance/ci.txt REPORT=bin/conformance/ci-report.md ./conformance/run.sh
 
-step "in a virtual machine with systemd and cgroup v2"
-make -s vm-short
 step "done"

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -30,12 +32,7 @@ func (ctrl *ProvisionController) serveMetrics(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := ctrl.serveMetricsOnce(ctx, address); err != nil {
 			s.logger.Error("failed to serve metrics; retrying", "address", address, "error", err)
-			timer := s.clock.NewTimer(listenRetryPeriod)
-			select {
-			case <-ctx.Done():
-			case <-timer.C():
-			}
-			timer.Stop()
+			wakeup.Sleep(ctx, s.clock, listenRetryPeriod)
 		}
 	}
 }

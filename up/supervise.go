@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -36,11 +38,7 @@ func supervise(ctx context.Context, clock clock.Clock, name string, report func(
 			wait = minRestartDelay
 		}
 		report(fmt.Sprintf("%s exited: %v; restarting it in %v", name, err, wait))
-		timer := clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, clock, wait) {
 			return
 		}
 		wait = min(2*wait, maxRestartDelay)

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -171,7 +173,7 @@ func (s *Sink) run(
 			continue
 		}
 		if s.deps.Clock.Since(last) >= s.config.Quiet {
-			s.wait(stopping, s.config.Debounce)
+			wakeup.Sleep(stopping, s.deps.Clock, s.config.Debounce)
 		}
 		for i, w := range writes {
 			if yield != nil {
@@ -207,24 +209,9 @@ func (s *Sink) write(ctx context.Context, w write) bool {
 		if tries == 1 {
 			pause = rand.N(retryPause) // spreads the clients of an API server that was away
 		}
-		if !s.wait(ctx, pause) {
+		if !wakeup.Sleep(ctx, s.deps.Clock, pause) {
 			return false
 		}
-	}
-}
-
-// wait returns false if ctx ended before the pause.
-func (s *Sink) wait(ctx context.Context, pause time.Duration) bool {
-	if pause <= 0 {
-		return true
-	}
-	timer := s.deps.Clock.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -116,12 +118,8 @@ func (s *Server) listen(ctx context.Context) error {
 // Start serves until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
 	for s.listener == nil {
-		timer := s.deps.Clock.NewTimer(retryPeriod)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, s.deps.Clock, retryPeriod) {
 			return nil
-		case <-timer.C():
 		}
 		if err := s.listen(ctx); err != nil {
 			return err

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,27 +61,5 @@ func (r *eventRecorder) AnnotatedEventf(object runtime.Object, annotations map[s
 ) {
 	if recorder := r.started.Load(); recorder != nil {
 		(*recorder).AnnotatedEventf(object, annotations, kind, reason, format, args...)
-	}
-}
-
-// broadcast calls each subscriber with each value. It is made before the components that send and those that receive.
-type broadcast[T any] struct {
-	mu          sync.Mutex // guards subscribers
-	subscribers []func(T)
-}
-
-// subscribe calls fn with each later value. fn must not block.
-func (b *broadcast[T]) subscribe(fn func(T)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.subscribers = append(b.subscribers, fn)
-}
-
-func (b *broadcast[T]) send(value T) {
-	b.mu.Lock()
-	subscribers := b.subscribers // only ever appended to
-	b.mu.Unlock()
-	for _, fn := range subscribers {
-		fn(value)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
@@ -27,7 +28,7 @@ type nodeComponents struct {
 	addresses   *nodeaddress.Store
 	pullRecords *pullrecords.Manager
 	manager     *node.Manager
-	changes     *broadcast[*corev1.Node] // sends each new state of the Node object
+	changes     *subscribers.Set[*corev1.Node] // sends each new state of the Node object
 	cgroups     *cm.Manager
 	nodeCgroups *cm.NodeCgroups
 	allocations *allocation.Store
@@ -47,11 +48,11 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	metrics.RegisterPullRecords(base.metrics.main, pullRecords.Counts)
 	n := &nodeComponents{
 		machine: newMachine(base), addresses: nodeaddress.NewStore(config.Node.IPs), pullRecords: pullRecords,
-		changes: &broadcast[*corev1.Node]{}, allocations: allocation.Open(config.RootDir, base.logger("allocations")),
+		changes: &subscribers.Set[*corev1.Node]{}, allocations: allocation.Open(config.RootDir, base.logger("allocations")),
 	}
 	if n.manager, err = node.New(node.Deps{
 		Client: deps.Client, LeaseClient: deps.LeaseClient, Runtime: runtime.client, Machine: n.machine, Recorder: deps.Recorder,
-		Clock: deps.Clock, OnNode: n.changes.send, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
+		Clock: deps.Clock, OnNode: func(node *corev1.Node) { n.changes.Send(node) }, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		Instance:  deps.Instance,
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
 	}, newNodeConfig(config)); err != nil {

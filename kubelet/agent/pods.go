@@ -81,7 +81,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 	if p.workers, err = p.newWorkers(base, runtime, n, s, allocatable); err != nil {
 		return nil, err
 	}
-	s.overLimit.subscribe(func(over volumeOverLimit) { p.evictOverLimit(base, over) })
+	s.overLimit.Add(func(over volumeOverLimit) { p.evictOverLimit(base, over) })
 	p.sources, err = newSources(base, n, p)
 	return p, err
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -37,7 +38,7 @@ type storageComponents struct {
 	// limits has the CSI drivers that report that their limit of volumes is exceeded.
 	limits chan string
 	// overLimit sends the Pods with a volume that exceeds its size limit.
-	overLimit *broadcast[volumeOverLimit]
+	overLimit *subscribers.Set[volumeOverLimit]
 }
 
 // volumeOverLimit is a Pod with a volume that exceeds its size limit.
@@ -48,7 +49,7 @@ type volumeOverLimit struct {
 
 func newStorage(base *base, n *nodeComponents, allocatable func() corev1.ResourceList) (*storageComponents, error) {
 	config, deps := &base.config, &base.deps
-	s := &storageComponents{drivers: csi.NewDrivers(), limits: make(chan string, 1), overLimit: &broadcast[volumeOverLimit]{}}
+	s := &storageComponents{drivers: csi.NewDrivers(), limits: make(chan string, 1), overLimit: &subscribers.Set[volumeOverLimit]{}}
 	var err error
 	if s.objects, err = objects.New(objects.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("objects")}); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	if s.volumes, err = volumemanager.New(volumemanager.Deps{
 		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Sources: sources, Node: n.manager,
 		Claims:              deps.Claims,
-		OnSizeLimitExceeded: func(uid types.UID, message string) { s.overLimit.send(volumeOverLimit{uid, message}) },
+		OnSizeLimitExceeded: func(uid types.UID, message string) { s.overLimit.Send(volumeOverLimit{uid, message}) },
 		Observe:             durations.Observe, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
 		Logger: base.logger("volumes"),
 	}, volumemanager.Config{
@@ -99,8 +100,8 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	}
 	s.drivers.Subscribe(s.volumes.Retry)
 	s.drivers.Subscribe(s.csiNode.RefreshPeriodsChanged)
-	n.changes.subscribe(s.volumes.NodeChanged)
-	n.changes.subscribe(s.csiNode.NodeChanged)
+	n.changes.Add(s.volumes.NodeChanged)
+	n.changes.Add(s.csiNode.NodeChanged)
 	s.plugins, err = pluginmanager.New(pluginmanager.Deps{
 		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: s.csiNode},
 		Clock:    deps.Clock, Logger: base.logger("plugins"),

@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -28,11 +30,7 @@ func Do[T any](ctx context.Context, clock clock.Clock, get func(context.Context)
 		if err == nil || attempt == maxRetries || !isTransient(err) {
 			return result, err
 		}
-		timer := clock.NewTimer(initialBackoff << attempt)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, clock, initialBackoff<<attempt) {
 			return result, err
 		}
 	}

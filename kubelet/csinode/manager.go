@@ -155,11 +155,7 @@ func (m *Manager) try(ctx context.Context, write func() error) bool {
 		}
 		m.deps.NotReady(fmt.Errorf("CSINode is not yet initialized: %w", err))
 		m.deps.Logger.Warn("failed to write CSINode; retrying", "error", err)
-		timer := m.deps.Clock.NewTimer(backoff)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, m.deps.Clock, backoff) {
 			return false
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -47,7 +49,7 @@ func (r *runner) probe(ctx context.Context, config *rest.Config, path, node stri
 		case try == probeRetries:
 			return fmt.Errorf("kubeconfig %q: its user may not read Node %q at %s: is it of another node or cluster? %w", path, node, config.Host, err)
 		}
-		if !r.pause(ctx, probePause) {
+		if !wakeup.Sleep(ctx, r.deps.Clock, probePause) {
 			return nil
 		}
 	}
@@ -76,16 +78,4 @@ func isOtherCA(err error) bool {
 	var unknown x509.UnknownAuthorityError
 	var verification *tls.CertificateVerificationError
 	return errors.As(err, &unknown) || errors.As(err, &verification)
-}
-
-// pause returns false if ctx ended before the time.
-func (r *runner) pause(ctx context.Context, d time.Duration) bool {
-	timer := r.deps.Clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

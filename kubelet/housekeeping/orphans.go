@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -37,11 +39,7 @@ func (m *Manager) runOrphanCleanup(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		timer := m.deps.Clock.NewTimer(delay)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, m.deps.Clock, delay) {
 			return
 		}
 		delay = min(2*delay, orphanRetryMax)

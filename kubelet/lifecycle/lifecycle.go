@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 )
 
@@ -164,12 +165,8 @@ func (r *Runner) do(req *http.Request) error {
 }
 
 func (r *Runner) sleep(ctx context.Context, d time.Duration) error {
-	timer := r.clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
+	if !wakeup.Sleep(ctx, r.clock, d) {
 		return errors.New("container terminated before sleep hook finished")
 	}
+	return nil
 }

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // taintUninitialized keeps Pods from a Node until its cloud's controller manager has initialised it.
@@ -42,11 +44,7 @@ func (m *Manager) register(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m.deps.Logger.Warn("failed to register node; retrying", "node", m.config.Name, "error", err)
-		timer := m.deps.Clock.NewTimer(m.backoff())
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, m.deps.Clock, m.backoff()) {
 			return ctx.Err()
 		}
 	}

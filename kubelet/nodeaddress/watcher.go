@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // initialBackoff and maxBackoff bound the wait before the kernel is subscribed to again after the subscription failed.
@@ -70,11 +72,7 @@ func (w *Watcher) Start(ctx context.Context) error {
 		}
 		// The kernel drops messages that are not read in time. The refresh after subscribing again finds what they reported.
 		w.deps.Logger.Warn("lost the address watch; restarting it", "backoff", backoff, "error", err)
-		timer := w.deps.Clock.NewTimer(backoff)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, w.deps.Clock, backoff) {
 			return nil
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
 )
@@ -46,19 +49,18 @@ type Deps struct {
 // Manager watches the objects. It is safe for concurrent use. The objects that it returns are shared and must not be
 // modified.
 type Manager struct {
-	client  kubernetes.Interface
-	clock   clock.Clock
-	logger  *slog.Logger
-	watches sync.WaitGroup // the goroutines of entries
-	wake    wakeup.Signal  // set when idleEntries got an entry
+	client      kubernetes.Interface
+	clock       clock.Clock
+	logger      *slog.Logger
+	watches     sync.WaitGroup // the goroutines of entries
+	wake        wakeup.Signal  // set when idleEntries got an entry
+	subscribers subscribers.Set[types.UID]
 
-	mu             sync.Mutex // guards all below
-	ctx            context.Context
-	entries        map[Ref]*entry
-	pods           map[types.UID]map[Ref]struct{}
-	subscribers    map[int]func(types.UID)
-	nextSubscriber int         // key of the next subscriber
-	idleEntries    []idleEntry // entries that no Pod needs any more, the longest idle first
+	mu          sync.Mutex // guards all below
+	ctx         context.Context
+	entries     map[Ref]*entry
+	pods        map[types.UID]map[Ref]struct{}
+	idleEntries []idleEntry // entries that no Pod needs any more, the longest idle first
 }
 
 // New returns a Manager that watches nothing yet.
@@ -75,7 +77,7 @@ func New(deps Deps) (*Manager, error) {
 	return &Manager{
 		client: deps.Client, clock: deps.Clock, logger: deps.Logger,
 		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
-		subscribers: make(map[int]func(types.UID)), wake: wakeup.NewSignal(),
+		wake: wakeup.NewSignal(),
 	}, nil
 }
 
@@ -171,35 +173,15 @@ func (m *Manager) startWatch(entry *entry) {
 // deleted, or has other content. changed runs in the goroutine of the object's watch and must return at once. The
 // returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	key := m.nextSubscriber
-	m.nextSubscriber++
-	m.subscribers[key] = changed
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, key)
-	}
+	return m.subscribers.Add(changed)
 }
 
 // notify calls the subscribers for each Pod of the entry.
 func (m *Manager) notify(entry *entry) {
 	m.mu.Lock()
-	subscribers := make([]func(types.UID), 0, len(m.subscribers))
-	for _, notify := range m.subscribers {
-		subscribers = append(subscribers, notify)
-	}
-	pods := make([]types.UID, 0, len(entry.pods))
-	for uid := range entry.pods {
-		pods = append(pods, uid)
-	}
+	pods := slices.Collect(maps.Keys(entry.pods))
 	m.mu.Unlock()
-	for _, notify := range subscribers {
-		for _, uid := range pods {
-			notify(uid)
-		}
-	}
+	m.subscribers.Send(pods...)
 }
 
 // Get returns the newest known state of the object. For an object that a Pod has acquired it waits, until ctx ends, for

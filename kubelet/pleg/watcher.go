@@ -146,7 +146,7 @@ func (w *Watcher) watchEvents(ctx context.Context) {
 			delay = retryDelay
 		}
 		w.deps.Logger.Warn("event stream of the container runtime ended; reopening it", "error", err, "retry", delay)
-		if !w.sleep(ctx, delay) {
+		if !wakeup.Sleep(ctx, w.deps.Clock, delay) {
 			return
 		}
 		delay = min(2*delay, maxRetryDelay)
@@ -194,7 +194,7 @@ func (w *Watcher) relistPeriodically(ctx context.Context) {
 			first, delay = false, retryDelay
 			w.setComplete(ctx.Err() == nil)
 		}
-		if !w.sleep(ctx, wait) {
+		if !wakeup.Sleep(ctx, w.deps.Clock, wait) {
 			return
 		}
 	}
@@ -213,7 +213,7 @@ func (w *Watcher) poll(ctx context.Context) {
 		if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
 		}
-		if !w.sleep(ctx, PollPeriod) {
+		if !wakeup.Sleep(ctx, w.deps.Clock, PollPeriod) {
 			return
 		}
 	}
@@ -259,17 +259,6 @@ func (w *Watcher) notifyLoop(ctx context.Context) {
 				w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
 			}
 		}
-	}
-}
-
-func (w *Watcher) sleep(ctx context.Context, d time.Duration) bool {
-	timer := w.deps.Clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C():
-		return true
 	}
 }
 

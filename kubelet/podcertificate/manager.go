@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/deadlines"
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -52,18 +53,17 @@ type Deps struct {
 
 // Manager obtains and replaces the certificates. It is safe for concurrent use.
 type Manager struct {
-	deps     Deps
-	nodeName string
-	store    cache.Store   // the requests of this node's Pods
-	needed   wakeup.Signal // a volume needs a certificate
-	wake     wakeup.Signal // the earliest deadline may have changed
+	deps        Deps
+	nodeName    string
+	store       cache.Store   // the requests of this node's Pods
+	needed      wakeup.Signal // a volume needs a certificate
+	wake        wakeup.Signal // the earliest deadline may have changed
+	subscribers subscribers.Set[types.UID]
 
-	mu             sync.Mutex // guards all below, and the entries
-	entries        map[key]*entry
-	requests       map[string]*entry // those with a pending request, by its namespace and name
-	due            *deadlines.Queue[*entry]
-	subscribers    map[int]func(types.UID)
-	nextSubscriber int
+	mu       sync.Mutex // guards all below, and the entries
+	entries  map[key]*entry
+	requests map[string]*entry // those with a pending request, by its namespace and name
+	due      *deadlines.Queue[*entry]
 }
 
 // key identifies a certificate: a source of a projected volume of a Pod.
@@ -95,7 +95,7 @@ func New(deps Deps, nodeName string) (*Manager, error) {
 	return &Manager{
 		deps: deps, nodeName: nodeName, store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc),
 		needed: wakeup.NewSignal(), wake: wakeup.NewSignal(), entries: map[key]*entry{}, requests: map[string]*entry{},
-		due: deadlines.New[*entry](), subscribers: map[int]func(types.UID){},
+		due: deadlines.New[*entry](),
 	}, nil
 }
 
@@ -195,29 +195,7 @@ func (m *Manager) schedule(one *entry, at time.Time) {
 // Subscribe calls changed with a Pod's UID each time that one of its certificates was issued, replaced or denied. changed must
 // return at once. The returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	id := m.nextSubscriber
-	m.nextSubscriber++
-	m.subscribers[id] = changed
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, id)
-	}
-}
-
-// notify notifies the subscribers about a Pod.
-func (m *Manager) notify(uid types.UID) {
-	m.mu.Lock()
-	subscribers := make([]func(types.UID), 0, len(m.subscribers))
-	for _, changed := range m.subscribers {
-		subscribers = append(subscribers, changed)
-	}
-	m.mu.Unlock()
-	for _, changed := range subscribers {
-		changed(uid)
-	}
+	return m.subscribers.Add(changed)
 }
 
 // Forget drops the keys and certificates of a Pod.

@@ -95,7 +95,7 @@ func (m *Manager) observe(found *request) {
 	}
 	m.mu.Unlock()
 	if uid != "" {
-		m.notify(uid)
+		m.subscribers.Send(uid)
 	}
 }
 

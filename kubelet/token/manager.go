@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/deadlines"
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
 )
@@ -42,17 +43,16 @@ type Deps struct {
 
 // Manager manages the tokens. It is safe for concurrent use.
 type Manager struct {
-	client kubernetes.Interface
-	clock  clock.Clock
-	logger *slog.Logger
-	wake   wakeup.Signal // the earliest renewal may have changed
+	client      kubernetes.Interface
+	clock       clock.Clock
+	logger      *slog.Logger
+	wake        wakeup.Signal // the earliest renewal may have changed
+	subscribers subscribers.Set[types.UID]
 
-	mu             sync.Mutex // guards all below
-	tokens         map[key]*entry
-	pods           map[types.UID]map[key]struct{}
-	renewals       *deadlines.Queue[*entry] // all tokens, the next one to renew first
-	subscribers    map[int]func(types.UID)
-	nextSubscriber int
+	mu       sync.Mutex // guards all below
+	tokens   map[key]*entry
+	pods     map[types.UID]map[key]struct{}
+	renewals *deadlines.Queue[*entry] // all tokens, the next one to renew first
 }
 
 // key identifies a token.
@@ -89,7 +89,6 @@ func New(deps Deps) (*Manager, error) {
 	return &Manager{
 		client: deps.Client, clock: deps.Clock, logger: deps.Logger, wake: wakeup.NewSignal(), renewals: deadlines.New[*entry](),
 		tokens: make(map[key]*entry), pods: make(map[types.UID]map[key]struct{}),
-		subscribers: make(map[int]func(types.UID)),
 	}, nil
 }
 
@@ -275,31 +274,16 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 		return
 	}
 	changed := entry.value != old && !entry.forgotten
-	subscribers := make([]func(types.UID), 0, len(m.subscribers))
-	for _, notify := range m.subscribers {
-		subscribers = append(subscribers, notify)
-	}
 	m.mu.Unlock()
 	if changed {
-		for _, notify := range subscribers {
-			notify(entry.key.pod)
-		}
+		m.subscribers.Send(entry.key.pod)
 	}
 }
 
 // Subscribe calls renewed with a Pod's UID each time a token of that Pod was renewed. renewed must return at once. The
 // returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(renewed func(uid types.UID)) (cancel func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	id := m.nextSubscriber
-	m.nextSubscriber++
-	m.subscribers[id] = renewed
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, id)
-	}
+	return m.subscribers.Add(renewed)
 }
 
 // Forget drops the Pod's tokens.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -34,16 +37,15 @@ type Deps struct {
 
 // Manager watches the bundles. It is safe for concurrent use.
 type Manager struct {
-	deps   Deps
-	store  cache.Store
-	needed wakeup.Signal // a volume needs a bundle
+	deps        Deps
+	store       cache.Store
+	needed      wakeup.Signal // a volume needs a bundle
+	subscribers subscribers.Set[types.UID]
 
-	mu             sync.Mutex // guards below
-	synced         chan struct{}
-	unserved       error // why the bundles cannot be listed; nil if they can be
-	pods           map[types.UID]struct{}
-	subscribers    map[int]func(types.UID)
-	nextSubscriber int
+	mu       sync.Mutex // guards below
+	synced   chan struct{}
+	unserved error // why the bundles cannot be listed; nil if they can be
+	pods     map[types.UID]struct{}
 }
 
 // New returns a Manager that watches nothing yet.
@@ -56,7 +58,7 @@ func New(deps Deps) (*Manager, error) {
 	}
 	return &Manager{
 		deps: deps, store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), needed: wakeup.NewSignal(),
-		synced: make(chan struct{}), pods: map[types.UID]struct{}{}, subscribers: map[int]func(types.UID){},
+		synced: make(chan struct{}), pods: map[types.UID]struct{}{},
 	}, nil
 }
 
@@ -144,16 +146,7 @@ func (m *Manager) find(source *corev1.ClusterTrustBundleProjection) ([]*bundle, 
 // Subscribe calls changed with the UID of each Pod that has called TrustAnchors after a change of a bundle. changed must return
 // at once. The returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	id := m.nextSubscriber
-	m.nextSubscriber++
-	m.subscribers[id] = changed
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, id)
-	}
+	return m.subscribers.Add(changed)
 }
 
 // Forget ends the notifications about a Pod.
@@ -166,19 +159,9 @@ func (m *Manager) Forget(uid types.UID) {
 // notify notifies the subscribers of all Pods.
 func (m *Manager) notify() {
 	m.mu.Lock()
-	pods, subscribers := make([]types.UID, 0, len(m.pods)), make([]func(types.UID), 0, len(m.subscribers))
-	for uid := range m.pods {
-		pods = append(pods, uid)
-	}
-	for _, changed := range m.subscribers {
-		subscribers = append(subscribers, changed)
-	}
+	pods := slices.Collect(maps.Keys(m.pods))
 	m.mu.Unlock()
-	for _, changed := range subscribers {
-		for _, uid := range pods {
-			changed(uid)
-		}
-	}
+	m.subscribers.Send(pods...)
 }
 
 // listed records the result of a list. An API server that does not serve the objects ends the waits for it.

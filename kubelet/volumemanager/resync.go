@@ -6,6 +6,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -28,12 +29,8 @@ func (m *Manager) resyncLoop(ctx context.Context) {
 			return
 		case <-m.toResync.added.C():
 		}
-		timer := m.clock.NewTimer(resyncInterval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, m.clock, resyncInterval) {
 			return
-		case <-timer.C():
 		}
 		m.resync(ctx)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -48,11 +49,7 @@ func (m *Manager) UnmountAll(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		timer := m.clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, m.clock, wait) {
 			return fmt.Errorf("unmount all volumes: %w", err)
 		}
 	}

@@ -37,6 +37,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/loopdev"
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -238,11 +239,7 @@ func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loop
 		if wait > maxBusyWait {
 			return fmt.Errorf("%s is open (fuser shows by which process): %w", p.loops.Path(detached[0].Number), err)
 		}
-		timer := p.clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, p.clock, wait) {
 			return errors.Join(err, ctx.Err())
 		}
 	}

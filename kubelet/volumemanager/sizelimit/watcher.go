@@ -78,12 +78,8 @@ func (w *Watcher) Start(ctx context.Context) {
 			return
 		case <-w.added.C():
 		}
-		timer := w.deps.Clock.NewTimer(interval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !wakeup.Sleep(ctx, w.deps.Clock, interval) {
 			return
-		case <-timer.C():
 		}
 		began := w.deps.Clock.Now()
 		volumes := w.deps.List()

@@ -1,0 +1,26 @@
+package wakeup_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
+)
+
+func TestSleepEndsAfterItsTimeOrWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		require.True(t, wakeup.Sleep(t.Context(), clock.RealClock{}, time.Minute))
+		require.Equal(t, time.Minute, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.False(t, wakeup.Sleep(ctx, clock.RealClock{}, time.Minute))
+		require.Equal(t, time.Minute+time.Second, time.Since(began))
+	})
+}

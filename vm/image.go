@@ -52,6 +52,10 @@ type Image struct {
 // root, and Debian's mmdebstrap. Images of other recipes are removed from the cache. Processes that build at the same
 // time wait for each other.
 func Build(ctx context.Context, cache string, logger *slog.Logger, output io.Writer) (*Image, error) {
+	cache, err := filepath.Abs(cache) // the machines' disks name the image's
+	if err != nil {
+		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
+	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
 	}

@@ -114,7 +114,7 @@ conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… 
 conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream NATIVE=1 FOCUS=… (root)
 	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }
 	@KUBELET="$(KUBELET)" NATIVE="$(NATIVE)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
-		exec ./conformance/run-node.sh $(ARGS)
+		LIMIT="$(LIMIT)" AGAIN="$(AGAIN)" exec ./conformance/run-node.sh $(ARGS)
 
 .PHONY: bench
 bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; 40 minutes; ARGS='-rounds 3 -budget 20m')

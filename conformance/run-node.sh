@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds what is missing and runs upstream's suite of one node (test/e2e_node), which starts the kubelet itself. Needs
-# `make build` and, for the virtual machine, `make vm` first; and root.
+# `make build` and, for the virtual machine, `make vm` first; and root. A spec that has a result is not run again, so that a
+# long list can be run in parts: the same command continues where the last one ended or was interrupted.
 #
 #   KUBELET   berth or upstream (default berth)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
@@ -8,6 +9,9 @@
 #   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 2)
 #   LIST      run exactly the specs of this file
+#   LIMIT     run at most so many specs (default 150)
+#   AGAIN     run specs again that have a result: failed or all
+#   RESULTS   the file with the result of each spec (default: node/WHERE-KUBELET.jsonl beside this file)
 #   REPORT    the report's file (default: node/WHERE-KUBELET.md beside this file)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run-node.sh --help lists them.
@@ -23,5 +27,5 @@ mkdir -p "$here/node"
 [ "$kubelet" = upstream ] && set -- --add-passed "$here/node/$where.txt" "$@"
 exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" \
 	--containerd-script "$here/../vm/guest/containerd.sh" --expected "$here/node/$where.txt" \
-	--report "${REPORT:-$here/node/$where-$kubelet.md}" --parallel "${PARALLEL:-2}" \
-	${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"
+	--report "${REPORT:-$here/node/$where-$kubelet.md}" --results "${RESULTS:-$here/node/$where-$kubelet.jsonl}" \
+	--parallel "${PARALLEL:-2}" ${LIMIT:+--limit "$LIMIT"} ${AGAIN:+--again "$AGAIN"} ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -73,6 +73,14 @@ func TestMachineRunsCommandsAndKeepsWhatIsSynced(t *testing.T) {
 	cancel(errors.New("enough"))
 	require.ErrorContains(t, m.Run(ctx, "sleep 1000", IO{}), "enough")
 
+	interrupt := make(chan struct{})
+	close(interrupt)
+	out.Reset()
+	require.ErrorAs(t, m.Run(t.Context(), "trap 'echo cleaned up; exit 3' INT; while :; do sleep 1; done",
+		IO{Stdout: &out, Interrupt: interrupt}), &exit)
+	require.Equal(t, 3, exit.Code)
+	require.Equal(t, "cleaned up\n", out.String())
+
 	dir := t.TempDir()
 	require.NoError(t, m.CopyTo(t.Context(), share, "/tmp/copy"))
 	require.NoError(t, m.CopyFrom(t.Context(), "/tmp/copy/"+filepath.Base(share), dir))

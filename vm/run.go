@@ -25,6 +25,8 @@ func (e *ExitError) Error() string { return "exit code " + strconv.Itoa(e.Code) 
 type IO struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	// Interrupt, if not nil, is closed to send SIGINT to all processes of the command, as Ctrl-C in a terminal does.
+	Interrupt <-chan struct{}
 }
 
 // Run runs a shell script as root, over a connection of its own. The error is an *ExitError if the script ran and failed.
@@ -66,7 +68,19 @@ func (m *Machine) run(ctx context.Context, script string, streams IO) error {
 		return err
 	}
 	session.Stdin, session.Stdout, session.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-	return session.Run(script)
+	if err := session.Start(script); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-streams.Interrupt:
+		// It fails if the command has just ended.
+		_ = session.Signal(ssh.SIGINT)
+		return <-ended
+	}
 }
 
 // Output runs a script and returns what it wrote to standard output, without white space around it.

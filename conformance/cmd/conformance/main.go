@@ -124,7 +124,10 @@ func command(args []string) (func(ctx context.Context, kill <-chan struct{}) err
 	}
 	if len(args) > 0 && args[0] == "node" {
 		o, err := parseNode(args[1:])
-		return func(ctx context.Context, _ <-chan struct{}) error { return runNode(ctx, o) }, err
+		return func(ctx context.Context, kill <-chan struct{}) error {
+			o.kill = kill
+			return runNode(ctx, o)
+		}, err
 	}
 	o, err := parse(args)
 	return func(ctx context.Context, kill <-chan struct{}) error {

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,16 +20,22 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
+// nodeCleanup bounds the cleanup of a suite that was interrupted in a slow machine, with the writing of its report.
+const nodeCleanup = 10 * time.Minute
+
 // nodeOptions is the command line of `conformance node`. It has many fields because each flag is one.
 type nodeOptions struct {
 	bin, out, scratch          string
 	containerd, kubelet        string
 	expected, list             string
-	report, passed             string
+	report, passed, results    string
 	focus, skip                string
+	again                      string
 	native                     bool
 	parallel, attempts, memory int
+	limit                      int
 	timeout                    time.Duration
+	kill                       <-chan struct{} // closed when a suite that was interrupted is to be killed
 }
 
 // The kubelets that the node suite can test.
@@ -38,6 +43,15 @@ const (
 	kubeletBerth    = "berth"
 	kubeletUpstream = "upstream"
 )
+
+// What --again may name: the specs to run once more although they have a result.
+const (
+	againFailed = "failed"
+	againAll    = "all"
+)
+
+// nodeSuite is the program of the suite.
+const nodeSuite = "e2e_node.test"
 
 // serverStart bounds the start of each server of the node suite. An emulated machine takes minutes for an API server.
 const serverStart = 10 * time.Minute
@@ -54,32 +68,38 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
 	flags.StringVar(&o.passed, "add-passed", "", "add the specs that passed to this list")
+	flags.StringVar(&o.results, "results", "", "the file with the results of earlier runs: specs that have one are not run, and new ones are added")
+	flags.StringVar(&o.again, "again", "", "run specs again that have a result: failed or all")
+	flags.IntVar(&o.limit, "limit", 150, "how many specs to run at most; a further run continues")
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "omit the specs whose name matches this regular expression")
 	flags.BoolVar(&o.native, "native", false, "run in namespaces of this machine, which must have cgroup v1, instead of a virtual machine")
 	flags.IntVar(&o.parallel, "parallel", 2, "how many specs run at once")
 	flags.IntVar(&o.attempts, "attempts", 2, "attempts for each spec; the report names those that needed more than one")
 	flags.IntVar(&o.memory, "memory", 6144, "the virtual machine's memory in MiB")
-	flags.DurationVar(&o.timeout, "timeout", 3*time.Hour, "time limit of the suite")
+	flags.DurationVar(&o.timeout, "timeout", 3*time.Hour, "time limit of the suite; what it ends has no result")
 	if err := flags.Parse(args); err != nil {
 		return nodeOptions{}, err
 	}
 	switch {
 	case flags.NArg() > 0:
 		return nodeOptions{}, fmt.Errorf("argument %q: there are flags only", flags.Arg(0))
-	case o.bin == "" || o.containerd == "" || o.expected == "" || o.report == "":
-		return nodeOptions{}, errors.New("--bin-dir, --containerd-script, --expected and --report are required; run-node.sh sets them")
+	case o.bin == "" || o.containerd == "" || o.expected == "" || o.report == "" || o.results == "":
+		return nodeOptions{}, errors.New("--bin-dir, --containerd-script, --expected, --report and --results are required; run-node.sh sets them")
 	case o.kubelet != kubeletBerth && o.kubelet != kubeletUpstream:
 		return nodeOptions{}, fmt.Errorf("--kubelet %q: want %s or %s", o.kubelet, kubeletBerth, kubeletUpstream)
 	case o.focus != "" && o.list != "":
 		return nodeOptions{}, errors.New("--focus and --list exclude each other")
-	case o.attempts < 1 || o.parallel < 1:
-		return nodeOptions{}, fmt.Errorf("--attempts %d --parallel %d: both must be at least 1", o.attempts, o.parallel)
+	case o.attempts < 1 || o.parallel < 1 || o.limit < 1:
+		return nodeOptions{}, fmt.Errorf("--attempts %d --parallel %d --limit %d: all must be at least 1", o.attempts, o.parallel, o.limit)
+	case o.again != "" && o.again != againFailed && o.again != againAll:
+		return nodeOptions{}, fmt.Errorf("--again %q: want %s or %s", o.again, againFailed, againAll)
 	}
 	return o, nil
 }
 
-// runNode runs the node suite in a machine and writes the report. Its error makes the command fail.
+// runNode runs specs of the node suite that have no result yet in a machine, adds their results to those of earlier runs and
+// writes the report of all. Its error makes the command fail.
 func runNode(ctx context.Context, o nodeOptions) error {
 	if o.list != "" {
 		o.expected = o.list
@@ -92,7 +112,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	if err != nil {
 		return err
 	}
-	layout, err := assemble(bin, out)
+	records, err := suite.ReadRecords(o.results)
 	if err != nil {
 		return err
 	}
@@ -100,28 +120,22 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	if focus == "" {
 		focus = suite.Exactly(expected)
 	}
-	share := filepath.Join(out, "share")
-	err = nodemachine.Write(share, nodemachine.Content{
-		Programs: o.programs(bin), Containerd: o.containerd, Images: layout.Dir(),
-		SandboxImage: imageutils.GetE2EImage(imageutils.Pause),
-		Command: suite.NodeCommand(suite.Config{
-			Bin: nodemachine.Program(""), OutDir: nodemachine.Logs, Focus: focus, Skip: o.skip, Parallel: o.parallel,
-			Attempts: o.attempts, Timeout: o.timeout,
-		}, nodemachine.WorkDir, nodemachine.Config, serverStart, o.suiteFlags()...),
+	known, selected, err := suite.List(ctx, filepath.Join(bin, "conformance", nodeSuite), filepath.Join(out, "list"), focus, o.skip)
+	if err != nil {
+		return err
+	}
+	pending := records.Pending(selected, func(r suite.Record) bool {
+		return o.again == againAll || o.again == againFailed && r.State == suite.StateFailed
 	})
-	if err != nil {
-		return err
+	logf("%d specs are selected, %d of them have no result yet", len(selected), len(pending))
+	var ended error
+	if run := pending[:min(o.limit, len(pending))]; len(run) > 0 {
+		if records, ended, err = o.runSpecs(ctx, bin, out, run, records); err != nil {
+			return err
+		}
 	}
-	logs, err := o.runInMachine(ctx, bin, out, share)
-	if err != nil {
-		return err
-	}
-	report, err := suite.ReadReport(filepath.Join(logs, suite.ReportFile))
-	if err != nil {
-		return err
-	}
-	result := suite.Evaluate(report, expected)
-	if err := o.writeReport(result, bin, logs, len(expected)); err != nil {
+	result := records.Result(known, expected)
+	if err := o.writeReport(result, records, bin, len(expected)); err != nil {
 		return err
 	}
 	if o.passed != "" {
@@ -129,7 +143,58 @@ func runNode(ctx context.Context, o nodeOptions) error {
 			return err
 		}
 	}
-	return result.Verdict(o.focus == "" && o.skip == "")
+	if left := records.Pending(selected, func(suite.Record) bool { return false }); len(left) > 0 {
+		logf("%d of the selected specs have no result yet: run the same command again", len(left))
+	}
+	return errors.Join(ended, result.Verdict(o.focus == "" && o.skip == ""))
+}
+
+// runSpecs runs the specs in a machine and adds their results to the records and to the file of them. ended is why the run
+// did not complete: it was interrupted, or the suite broke.
+func (o nodeOptions) runSpecs(
+	ctx context.Context, bin, out string, names []string, records suite.Records,
+) (_ suite.Records, ended, err error) {
+	layout, err := assemble(bin, out)
+	if err != nil {
+		return nil, nil, err
+	}
+	share := filepath.Join(out, "share")
+	err = nodemachine.Write(share, nodemachine.Content{
+		Programs: o.programs(bin), Containerd: o.containerd, Images: layout.Dir(),
+		SandboxImage: imageutils.GetE2EImage(imageutils.Pause),
+		Command: suite.NodeCommand(suite.Config{
+			Bin: nodemachine.Program(""), OutDir: nodemachine.Logs, Focus: suite.Exactly(names), Parallel: o.parallel,
+			Attempts: o.attempts, Timeout: o.timeout,
+		}, nodemachine.WorkDir, nodemachine.Config, serverStart, o.suiteFlags()...),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	logs, err := o.runInMachine(ctx, bin, out, share)
+	if err != nil {
+		return nil, nil, err
+	}
+	machine, err := os.ReadFile(filepath.Join(logs, "machine"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read what machine it was: %w", err)
+	}
+	report, err := suite.ReadReport(filepath.Join(logs, suite.ReportFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	result := suite.Evaluate(report, nil)
+	printFailures(result)
+	records = records.Add(result, o.subject(bin), strings.TrimSpace(string(machine)))
+	if err := replaceFile(o.results, records.Write); err != nil {
+		return nil, nil, fmt.Errorf("write results %s: %w", o.results, err)
+	}
+	switch {
+	case ctx.Err() != nil:
+		ended = context.Cause(ctx)
+	case result.Broken != "":
+		ended = fmt.Errorf("the suite is broken: %s", result.Broken)
+	}
+	return records, ended, nil
 }
 
 func (o nodeOptions) dirs() (bin, out string, err error) {
@@ -146,7 +211,7 @@ func (o nodeOptions) programs(bin string) map[string]string {
 	if o.kubelet == kubeletUpstream {
 		programs["kubelet"] = filepath.Join(own, "kubelet")
 	}
-	for _, name := range []string{"e2e_node.test", "ginkgo", "conformance"} {
+	for _, name := range []string{nodeSuite, "ginkgo", "conformance"} {
 		programs[name] = filepath.Join(own, name)
 	}
 	for _, name := range []string{
@@ -185,81 +250,34 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 			"-memory", strconv.Itoa(o.memory), "-share", share+":"+nodemachine.MountPoint,
 			"-copy", nodemachine.Logs+":"+out, "--", nodemachine.Script)
 	}
-	// A terminal's Ctrl-C is for this process, which stops the machine.
+	// A terminal's Ctrl-C is for this process, which stops the suite and then the machine.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute
+	cmd.WaitDelay = nodeCleanup
 	cmd.Stdout, cmd.Stderr = log, log
 	logf("running the node suite with the kubelet of %s; its log is %s", o.kubelet, log.Name())
-	err = cmd.Run()
-	if _, found := os.Stat(filepath.Join(logs, suite.ReportFile)); found != nil || ctx.Err() != nil {
+	if err = cmd.Start(); err == nil {
+		err = o.wait(cmd)
+	}
+	if _, found := os.Stat(filepath.Join(logs, suite.ReportFile)); found != nil {
 		return "", fmt.Errorf("run node suite: no report, see %s: %w", log.Name(), errors.Join(err, context.Cause(ctx)))
 	}
 	return logs, nil
 }
 
-func (o nodeOptions) writeReport(result suite.Result, bin, logs string, expected int) error {
-	subject := versionLine(filepath.Join(bin, "berth"), "version")
-	command := "make conformance-node KUBELET=" + o.kubelet
-	if o.kubelet == kubeletUpstream {
-		subject = "upstream's kubelet " + strings.TrimPrefix(versionLine(filepath.Join(bin, "conformance", "kubelet"), "--version"), "Kubernetes ")
-	}
-	if o.native {
-		command += " NATIVE=1"
-	}
-	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip, "LIST": o.list} {
-		if value != "" {
-			command += fmt.Sprintf(" %s='%s'", name, value)
+// wait waits for the program that runs the machine. When a second signal comes it ends that at once.
+func (o nodeOptions) wait(cmd *exec.Cmd) error {
+	ended := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		select {
+		case <-o.kill:
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		case <-ended:
 		}
-	}
-	machine, err := os.ReadFile(filepath.Join(logs, "machine"))
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return publish(result, o.report, suite.Header{
-		Title: "The node suite", Command: command, Subject: subject, Machine: strings.TrimSpace(string(machine)),
-		Suite: versionLine("cat", filepath.Join(bin, "conformance", "upstream-version")), Expected: expected, List: filepath.Base(o.expected),
 	})
-}
-
-// addPassed adds the names of the specs that passed to a list, which is kept sorted. A comment at its beginning stays.
-func addPassed(path string, result suite.Result) error {
-	names, err := suite.ReadList(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, suite.ErrEmpty) {
-		return err
-	}
-	for _, spec := range result.Specs {
-		if spec.Passed {
-			names = append(names, spec.Name)
-		}
-	}
-	slices.Sort(names)
-	comment, err := leadingComment(path)
-	if err != nil {
-		return fmt.Errorf("add to list of specs: %w", err)
-	}
-	err = replaceFile(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, comment+strings.Join(slices.Compact(names), "\n")+"\n")
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("add to list of specs: %w", err)
-	}
-	return nil
-}
-
-// leadingComment returns the lines with # at the beginning of a file.
-func leadingComment(path string) (string, error) {
-	data, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	var comment strings.Builder
-	for line := range strings.Lines(string(data)) {
-		if !strings.HasPrefix(line, "#") {
-			break
-		}
-		comment.WriteString(line)
-	}
-	return comment.String(), nil
+	err := cmd.Wait()
+	close(ended)
+	killing.Wait()
+	return err
 }

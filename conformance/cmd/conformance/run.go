@@ -262,8 +262,26 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 	return publish(result, o.report, header)
 }
 
-// publish writes the report and prints what failed.
+// publish prints what failed and writes the report.
 func publish(result suite.Result, report string, header suite.Header) error {
+	printFailures(result)
+	return writeReportFile(result, report, header)
+}
+
+// printFailures prints which specs failed or did not pass at once.
+func printFailures(result suite.Result) {
+	for _, spec := range result.Specs {
+		if spec.Failed {
+			fmt.Printf("FAIL %s\n     %s\n", spec.Name, spec.Reason)
+		}
+		if spec.Flaked() {
+			fmt.Printf("FLAKY %s: passed at attempt %d, before that\n      %s\n", spec.Name, spec.Attempts, spec.Reason)
+		}
+	}
+}
+
+// writeReportFile writes the report and prints its counts.
+func writeReportFile(result suite.Result, report string, header suite.Header) error {
 	if err := replaceFile(report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
 		return fmt.Errorf("write report %s: %w", report, err)
 	}
@@ -271,10 +289,6 @@ func publish(result suite.Result, report string, header suite.Header) error {
 	for _, spec := range result.Specs {
 		if spec.Failed {
 			failed++
-			fmt.Printf("FAIL %s\n     %s\n", spec.Name, spec.Reason)
-		}
-		if spec.Flaked() {
-			fmt.Printf("FLAKY %s: passed at attempt %d, before that\n      %s\n", spec.Name, spec.Attempts, spec.Reason)
 		}
 	}
 	logf("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",

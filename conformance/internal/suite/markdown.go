@@ -14,8 +14,11 @@ type Header struct {
 	Title string
 	// Command is what to run to get the report again.
 	Command string
-	// Suite is the suite's version, Subject the program that is tested, with its version, Machine the kind of machine.
+	// Suite is the suite's version, Subject the program that is tested, with its version, Machine the kind of machine, which
+	// Subject may name, too.
 	Suite, Subject, Machine string
+	// Accumulated says that the results are of several runs.
+	Accumulated bool
 	// Expected is how many specs must pass, List the name of the file that has them.
 	Expected int
 	List     string
@@ -35,8 +38,12 @@ func (r Result) WriteReport(w io.Writer, header Header) error {
 	}
 	fmt.Fprintf(&b, "# %s\n\nWritten by `%s` on %s. ", cmp.Or(header.Title, "Conformance"), header.Command,
 		r.Began.UTC().Format(time.DateOnly))
-	fmt.Fprintf(&b, "Upstream's suite %s, %s, %s; the specs took %s.\n\n",
-		header.Suite, header.Subject, header.Machine, r.Took.Round(time.Second))
+	took := "the specs took " + r.Took.Round(time.Second).String()
+	if header.Accumulated {
+		took += " together, in as many runs as were needed"
+	}
+	subject := strings.TrimSuffix(header.Subject+", "+header.Machine, ", ")
+	fmt.Fprintf(&b, "Upstream's suite %s, %s; %s.\n\n", header.Suite, subject, took)
 	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** ", sum.passed, sum.failed, sum.notRun)
 	fmt.Fprintf(&b, "Of %d specs that must pass (%s) %d did, %d failed, %d did not run.\n\n", header.Expected, header.List,
 		header.Expected-len(r.Regressed)-len(r.Missing)-len(r.Unknown), len(r.Regressed), len(r.Missing)+len(r.Unknown))

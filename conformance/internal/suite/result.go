@@ -25,6 +25,8 @@ type Spec struct {
 	Reason string
 	// Took is how long it ran.
 	Took time.Duration
+	// Interrupted says that the run ended while the spec ran, which has failed then.
+	Interrupted bool
 	// Attempts is how often it ran. What passed at a later attempt has the reason of an earlier failure.
 	Attempts int
 }
@@ -73,19 +75,28 @@ func Evaluate(report types.Report, expected []string) Result {
 		}
 	}
 	slices.SortFunc(result.Specs, func(a, b Spec) int { return cmp.Compare(a.Name, b.Name) })
+	result.compare(known, expected)
+	return result
+}
+
+// compare finds the specs of the expected list that failed, did not run or do not exist.
+func (r *Result) compare(known map[string]*Spec, expected []string) {
 	for _, name := range expected {
 		spec, ok := known[name]
 		switch {
 		case !ok:
-			result.Unknown = append(result.Unknown, name)
+			r.Unknown = append(r.Unknown, name)
 		case spec.Failed:
-			result.Regressed = append(result.Regressed, *spec)
+			r.Regressed = append(r.Regressed, *spec)
 		case !spec.Passed:
-			result.Missing = append(result.Missing, name)
+			r.Missing = append(r.Missing, name)
 		}
 	}
-	return result
 }
+
+// suiteTimeout begins ginkgo's message about a spec that the time limit of the whole run ended. A limit of the spec's own has
+// the same state.
+const suiteTimeout = "A suite timeout"
 
 func newSpec(entry types.SpecReport) Spec {
 	spec := Spec{Name: entry.FullText(), Took: entry.RunTime, Area: areaOf(entry), Attempts: entry.NumAttempts}
@@ -99,6 +110,8 @@ func newSpec(entry types.SpecReport) Spec {
 		}
 	case entry.State.Is(types.SpecStateFailureStates):
 		spec.Failed = true
+		spec.Interrupted = entry.State.Is(types.SpecStateInterrupted|types.SpecStateAborted) ||
+			entry.State.Is(types.SpecStateTimedout) && strings.HasPrefix(entry.Failure.Message, suiteTimeout)
 		spec.Reason = cmp.Or(firstLine(entry.Failure.Message), entry.State.String())
 		if entry.Failure.ForwardedPanic != "" {
 			spec.Reason += ": " + firstLine(entry.Failure.ForwardedPanic)

@@ -126,6 +126,41 @@ func NodeCommand(config Config, dir, kubeletConfig string, start time.Duration, 
 	return append(command, more...)
 }
 
+// List returns all specs that a suite's program has, and those of them that focus and skip select, by ginkgo's flags of these
+// names. It runs none. The program runs in dir, to which it may write.
+func List(ctx context.Context, program, dir, focus, skip string) (known, selected []string, err error) {
+	report := filepath.Join(dir, "list.json")
+	args := []string{"--ginkgo.dry-run", "--ginkgo.silence-skips", "--ginkgo.no-color", "--ginkgo.json-report=" + report}
+	if focus != "" {
+		args = append(args, "--ginkgo.focus="+focus)
+	}
+	if skip != "" {
+		args = append(args, "--ginkgo.skip="+skip)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, nil, fmt.Errorf("list specs: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, nil, fmt.Errorf("list specs: %s: %w: %s", program, err, out)
+	}
+	all, err := ReadReport(report)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, entry := range all.SpecReports {
+		if entry.LeafNodeType != types.NodeTypeIt {
+			continue
+		}
+		known = append(known, entry.FullText())
+		if entry.State.Is(types.SpecStatePassed) {
+			selected = append(selected, entry.FullText())
+		}
+	}
+	return known, selected, nil
+}
+
 // NodeName is the name of the node suite's node.
 const NodeName = "node"
 

@@ -20,7 +20,8 @@ import (
 const usage = `usage: vm [flags] [--] [SCRIPT]
 
 Builds the image of the virtual machine if it is not in the cache, boots a machine, runs the shell script in it, and
-ends with the script's exit code. Without a script it only builds the image.
+ends with the script's exit code. Without a script it only builds the image. SIGINT, SIGTERM and SIGHUP interrupt the
+script; a second one ends the machine.
 
 flags:
 `
@@ -29,9 +30,8 @@ flags:
 const exitFailed = 255
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err := run(ctx, os.Args[1:])
-	stop()
+	interrupted, ended := signalContexts()
+	err := run(interrupted, ended, os.Args[1:])
 	var exit *vm.ExitError
 	switch {
 	case err == nil:
@@ -42,6 +42,19 @@ func main() {
 		fmt.Fprintln(os.Stderr, "vm:", err)
 		os.Exit(exitFailed)
 	}
+}
+
+// signalContexts returns a context that the first signal ends and one that the second signal ends.
+func signalContexts() (first, second context.Context) {
+	came := make(chan os.Signal, 2)
+	signal.Notify(came, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	first, endFirst := context.WithCancelCause(context.Background())
+	second, endSecond := context.WithCancelCause(context.Background())
+	go func() {
+		endFirst(errors.New((<-came).String()))
+		endSecond(errors.New((<-came).String()))
+	}()
+	return first, second
 }
 
 // settings are what the flags say.
@@ -88,7 +101,9 @@ func parse(args []string) (settings, string, error) {
 	return s, strings.Join(flags.Args(), " "), nil
 }
 
-func run(ctx context.Context, args []string) (err error) {
+// run does what the arguments say. When the first context ends, the script is interrupted, and nothing else is begun; when the
+// second one ends, the machine does.
+func run(ctx, ended context.Context, args []string) (err error) {
 	s, script, err := parse(args)
 	if err != nil {
 		return err
@@ -112,10 +127,10 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, machine.Close()) }()
-	err = machine.Run(ctx, script, vm.IO{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	err = machine.Run(ended, script, vm.IO{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Interrupt: ctx.Done()})
 	if s.out != "" {
 		path, dir, _ := strings.Cut(s.out, ":")
-		err = errors.Join(err, machine.CopyFrom(ctx, path, dir))
+		err = errors.Join(err, machine.CopyFrom(ended, path, dir))
 	}
 	return err
 }

@@ -132,6 +132,8 @@ func startKubeadmMachine(t *testing.T, network *Network, name, address, pods, di
 	installContainerd(t, m, share, pods, sandbox)
 	logged(t, m, share+"/berth images --socket /run/containerd/containerd.sock import "+share+"/images")
 	installKubelet(t, m, share, "10-kubeadm.conf")
+	// CoreDNS does not start without a server to forward to; this one is of the addresses for documentation.
+	output(t, m, "echo nameserver 192.0.2.1 > /etc/resolv.conf")
 	// The machines have two networks, so the kubelet's address is named; and their names are those of the certificates.
 	output(t, m, "cp "+share+"/kubeadm /usr/bin/ && echo KUBELET_EXTRA_ARGS=--node-ip="+address+" > /etc/default/kubelet && printf '%s\\n' '"+firstAddress+" first' '"+secondAddress+" second' >> /etc/hosts")
 	return m

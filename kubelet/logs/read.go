@@ -22,11 +22,7 @@ func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 	}
 	defer func() { _ = f.file.Close() }()
 	if opts.TailLines != nil {
-		start, err := tailStart(f.file, *opts.TailLines)
-		if err == nil {
-			_, err = f.file.Seek(start, io.SeekStart)
-		}
-		if err != nil {
+		if err := f.seekTail(ctx, *opts.TailLines); err != nil {
 			return fmt.Errorf("find the last %d lines of log file %q: %w", *opts.TailLines, path, err)
 		}
 		if *opts.TailLines == 0 && !opts.Follow {
@@ -45,6 +41,10 @@ func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 	return err
 }
 
+// maxPiece is how much of a record is kept in memory, in bytes: more than the 16 KiB of the longest record of containerd and
+// CRI-O.
+const maxPiece = 64 << 10
+
 // follower reads one log across its files.
 type follower struct {
 	path   string
@@ -53,7 +53,21 @@ type follower struct {
 
 	file    *os.File
 	reader  *bufio.Reader
-	pending []byte // the beginning of an incomplete line
+	pending []byte // the beginning of an incomplete line, or what follows the pieces of it that are written
+	begun   bool   // a piece of the line is written
+}
+
+// seekTail continues with the last n lines.
+func (f *follower) seekTail(ctx context.Context, n int64) error {
+	info, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	start, err := tailStart(ctx, f.file, info.Size(), n)
+	if err == nil {
+		_, err = f.file.Seek(start, io.SeekStart)
+	}
+	return err
 }
 
 func (f *follower) open() error {
@@ -74,15 +88,17 @@ func (f *follower) drain(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		line, err := f.reader.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		piece, err := f.reader.ReadSlice('\n')
+		f.pending = append(f.pending, piece...)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, bufio.ErrBufferFull) && len(f.pending) < maxPiece:
+			continue
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return fmt.Errorf("read log file %q: %w", f.path, err)
 		}
-		f.pending = append(f.pending, line...)
-		if err != nil {
-			return nil
-		}
-		if err := f.flush(); err != nil {
+		if err := f.writePending(err == nil); err != nil {
 			return err
 		}
 	}
@@ -91,11 +107,21 @@ func (f *follower) drain(ctx context.Context) error {
 // flush writes the line that was read last, complete or not.
 func (f *follower) flush() error {
 	if len(f.pending) == 0 {
+		f.begun = false
 		return nil
 	}
-	line := f.pending
-	f.pending = nil
-	return f.writer.write(line)
+	return f.writePending(true)
+}
+
+// writePending writes what was read of a line. complete is set for its last piece.
+func (f *follower) writePending(complete bool) error {
+	begun := f.begun
+	f.begun = !complete
+	defer func() { f.pending = f.pending[:0] }()
+	if begun {
+		return f.writer.writeRest(f.pending)
+	}
+	return f.writer.write(f.pending)
 }
 
 // follow reads until the container has ended.

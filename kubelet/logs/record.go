@@ -51,6 +51,9 @@ type recordWriter struct {
 	stdout, stderr io.Writer // nil streams are omitted
 	left           int64     // bytes that may still be written; -1 means no limit
 	midLine        map[string]bool
+	// current gets the rest of the record whose beginning was written last, without a newline if cut is set.
+	current io.Writer
+	cut     bool
 }
 
 func newRecordWriter(opts Options, stdout, stderr io.Writer) *recordWriter {
@@ -66,20 +69,31 @@ func newRecordWriter(opts Options, stdout, stderr io.Writer) *recordWriter {
 func (s *recordWriter) write(line []byte) error {
 	r, ok := parse(line)
 	if !ok {
+		s.current, s.cut = s.stdout, false
 		return s.put(s.stdout, line)
 	}
 	if r.time.Before(s.opts.Since) {
+		s.current = nil
 		return nil
 	}
 	w := s.stdout
 	if r.stream == "stderr" {
 		w = s.stderr
 	}
+	s.current, s.cut = w, r.partial
 	if s.opts.Timestamps && !s.midLine[r.stream] {
 		r.content = append([]byte(r.time.Format(timeFormat)+" "), r.content...)
 	}
 	s.midLine[r.stream] = r.partial
 	return s.put(w, r.content)
+}
+
+// writeRest writes more of the line that was written last, which had no newline.
+func (s *recordWriter) writeRest(piece []byte) error {
+	if s.cut {
+		piece = bytes.TrimSuffix(piece, []byte{'\n'})
+	}
+	return s.put(s.current, piece)
 }
 
 func (s *recordWriter) put(w io.Writer, content []byte) error {

@@ -2,9 +2,9 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
-	"os"
 )
 
 const (
@@ -16,12 +16,7 @@ const (
 
 // tailStart returns the offset of the last n lines. A line that the container wrote counts once, however many records
 // it was split into; an incomplete last line is not counted, and is read with the others.
-func tailStart(file *os.File, n int64) (int64, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	size := info.Size()
+func tailStart(ctx context.Context, file io.ReaderAt, size, n int64) (int64, error) {
 	if n == 0 {
 		return size, nil
 	}
@@ -31,6 +26,9 @@ func tailStart(file *os.File, n int64) (int64, error) {
 		lineEnd = int64(-1) // after the newline of the record whose beginning is searched for
 	)
 	for right := size; right > 0; {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 		left := max(right-tailBlock, 0)
 		part := block[:right-left]
 		if _, err := file.ReadAt(part, left); err != nil && !errors.Is(err, io.EOF) {
@@ -62,7 +60,7 @@ func tailStart(file *os.File, n int64) (int64, error) {
 }
 
 // endsLine reports whether the record between two offsets is the last one of a line.
-func endsLine(file *os.File, begin, end int64) (bool, error) {
+func endsLine(file io.ReaderAt, begin, end int64) (bool, error) {
 	header := make([]byte, min(headerSize, end-begin))
 	if _, err := file.ReadAt(header, begin); err != nil && !errors.Is(err, io.EOF) {
 		return false, err

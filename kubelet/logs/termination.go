@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -22,6 +23,8 @@ const (
 	// maxFallbackBytes and maxFallbackLines bound the part of the log that replaces a missing message.
 	maxFallbackBytes       = 2048
 	maxFallbackLines int64 = 80
+	// fallbackWindow is how much of the log's end is searched for it, in bytes: enough for records of one byte each.
+	fallbackWindow = 256 << 10
 )
 
 // TerminationMessage returns the message of a container that has ended: the runtime's message, and the content of the
@@ -83,14 +86,78 @@ func readFileTail(path string, limit int64) (string, error) {
 	return strings.ToValidUTF8(string(content), "\uFFFD"), err
 }
 
-// readLogTail reads the last lines of a log.
+// readLogTail reads the last lines of a log, at most maxFallbackBytes. Its cost does not depend on the size of the log.
 func readLogTail(ctx context.Context, path string) string {
-	lines := maxFallbackLines
-	var b bytes.Buffer
-	if err := Read(ctx, path, Options{TailLines: &lines}, &b, &b); err != nil {
+	content, err := readLogEnd(ctx, path)
+	if err != nil {
 		return fmt.Sprintf("Error on reading termination message from logs: %v", err)
 	}
-	content := b.Bytes()
-	content = content[max(len(content)-maxFallbackBytes, 0):]
 	return strings.ToValidUTF8(string(content), "\uFFFD")
+}
+
+func readLogEnd(ctx context.Context, path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open log file: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("stat log file %q: %w", path, err)
+	}
+	begin := max(info.Size()-fallbackWindow, 0)
+	window := io.NewSectionReader(file, begin, info.Size()-begin)
+	start, err := recordStart(window, begin == 0)
+	if err != nil {
+		return nil, fmt.Errorf("read the end of log file %q: %w", path, err)
+	}
+	records := io.NewSectionReader(file, begin+start, window.Size()-start)
+	if start, err = tailStart(ctx, records, records.Size(), maxFallbackLines); err != nil {
+		return nil, fmt.Errorf("read the end of log file %q: %w", path, err)
+	}
+	if _, err = records.Seek(start, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the end of log file %q: %w", path, err)
+	}
+	end := &ring{size: maxFallbackBytes}
+	f := &follower{path: path, reader: bufio.NewReader(records), writer: newRecordWriter(Options{}, end, end)}
+	if err := f.drain(ctx); err != nil {
+		return nil, err
+	}
+	return end.content, f.flush()
+}
+
+// recordStart returns the offset of the first record that begins in the window; 0 if there is none, because all of the window
+// is of one record.
+func recordStart(window *io.SectionReader, whole bool) (int64, error) {
+	if whole {
+		return 0, nil
+	}
+	block := make([]byte, tailBlock)
+	for at := int64(0); at < window.Size(); at += tailBlock {
+		n, err := window.ReadAt(block[:min(tailBlock, window.Size()-at)], at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if i := bytes.IndexByte(block[:n], '\n'); i >= 0 && at+int64(i)+1 < window.Size() {
+			return at + int64(i) + 1, nil
+		}
+	}
+	return 0, nil
+}
+
+// ring keeps the last bytes that are written to it.
+type ring struct {
+	size    int
+	content []byte
+}
+
+// Write implements io.Writer. It never fails.
+func (r *ring) Write(p []byte) (int, error) {
+	n := len(p)
+	p = p[max(len(p)-r.size, 0):]
+	if over := len(r.content) + len(p) - r.size; over > 0 {
+		r.content = r.content[:copy(r.content, r.content[over:])]
+	}
+	r.content = append(r.content, p...)
+	return n, nil
 }

@@ -27,6 +27,9 @@ const ReasonHTTPFallback = "LifecycleHTTPFallback"
 // maxResponseBody is how much of a hook's HTTP response is read before the connection is closed, in bytes.
 const maxResponseBody = 10 << 10
 
+// maxOutput is how much of the output of a hook's command is kept, in bytes. A command can write 16 MiB.
+const maxOutput = 4 << 10
+
 // Deps are what a Runner needs from others. Exec is required; the rest may be nil.
 type Deps struct {
 	Exec     probe.ExecRunner     // runs exec hooks; the CRI's ExecSync
@@ -124,12 +127,20 @@ func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.Exec
 	}
 	var output string
 	if err == nil {
-		output = string(slices.Concat(resp.Stdout, resp.Stderr))
+		output = clip(slices.Concat(resp.Stdout, resp.Stderr))
 		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), resp.ExitCode)
 	}
 	r.logger.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
 		"container", target.Container.Name, "command", action.Command, "output", output, "error", err)
 	return &Error{Step: "exec", Output: output, Err: err}
+}
+
+// clip returns the end of a command's output, which tells most about a failure.
+func clip(output []byte) string {
+	if over := len(output) - maxOutput; over > 0 {
+		return fmt.Sprintf("(%d bytes omitted) %s", over, strings.ToValidUTF8(string(output[over:]), ""))
+	}
+	return string(output)
 }
 
 // runHTTP sends the request. Any response status counts as success.

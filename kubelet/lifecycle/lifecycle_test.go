@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,11 @@ func TestExecHook(t *testing.T) {
 	var hookErr *lifecycle.Error
 	require.ErrorAs(t, err, &hookErr)
 	require.Equal(t, "password", hookErr.Output)
+	err = runner(t, fakeExec{resp: &runtimeapi.ExecSyncResponse{ExitCode: 7, Stdout: make([]byte, 16<<20), Stderr: []byte("last")}}, nil).
+		Run(t.Context(), target(""), hook)
+	require.ErrorAs(t, err, &hookErr)
+	require.Less(t, len(hookErr.Output), 5<<10)
+	require.True(t, strings.HasPrefix(hookErr.Output, "(16773124 bytes omitted)") && strings.HasSuffix(hookErr.Output, "last"))
 
 	away := errors.New("runtime away")
 	require.ErrorIs(t, runner(t, fakeExec{err: away}, nil).Run(t.Context(), target(""), hook), away)

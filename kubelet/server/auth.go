@@ -139,11 +139,14 @@ func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler)
 		info, ok, err := a.Authenticator.AuthenticateRequest(r)
 		if err != nil || !ok {
 			if err != nil {
-				logger.Info("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
+				// Anyone can cause it, as often as the network permits.
+				logger.Debug("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
 			}
+			w.Header().Set("Connection", "close") // and the rest of the request is not read
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
+		markAuthenticated(r.Context())
 		attributes := a.Attributes.GetRequestAttributes(r.Context(), info.User, r)
 		allowed, err := a.allowed(r.Context(), attributes)
 		if err != nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -53,6 +54,9 @@ type Config struct {
 	HealthzAddress, ReadOnlyAddress string
 	// StreamIdleTimeout closes a stream to a container that transfers nothing for that long; never if zero.
 	StreamIdleTimeout time.Duration
+	// MaxStreams is how many exec, attach and port-forward streams there may be at once, and MaxPodStreams how many of one Pod;
+	// DefaultMaxStreams and DefaultMaxPodStreams if zero. Further requests get status 429.
+	MaxStreams, MaxPodStreams int
 	// DisableDebugging disables exec, attach, portForward, run, containerLogs, runningpods, logs and pprof (status
 	// 405).
 	DisableDebugging bool
@@ -130,6 +134,8 @@ type Server struct {
 	addresses []string   // addresses to listen on, without HealthzAddress
 	listeners []listener
 	conns     map[net.Conn]struct{} // all open connections, including hijacked ones
+	strangers *strangers            // those without an authenticated request
+	streams   *streamLimit
 }
 
 // New returns a Server. It reads no file and opens no port before Start.
@@ -158,7 +164,8 @@ func New(deps Deps, config Config) (*Server, error) {
 		keyPair:          &keyPair{certFile: config.CertFile, keyFile: config.KeyFile, logger: deps.Logger},
 		ready:            make(chan struct{}),
 		addressesChanged: wakeup.NewSignal(), addresses: slices.Clone(config.Addresses),
-		conns: make(map[net.Conn]struct{}),
+		conns: make(map[net.Conn]struct{}), strangers: newStrangers(),
+		streams: newStreamLimit(cmp.Or(config.MaxStreams, DefaultMaxStreams), cmp.Or(config.MaxPodStreams, DefaultMaxPodStreams)),
 	}
 	s.handler = s.trackHandlers(s.traced(deps.RequestMetrics.Instrument("readwrite", deps.Auth.authorize(config.NodeName, deps.Logger, s.routes()))))
 	return s, nil
@@ -223,6 +230,8 @@ func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Ser
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ConnContext:       withConn,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnState:         s.limitIdle,
 		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug),
@@ -289,6 +298,9 @@ func (raw *trackingListener) Accept() (net.Conn, error) {
 	raw.server.mu.Lock()
 	raw.server.conns[tracked] = struct{}{}
 	raw.server.mu.Unlock()
+	if surplus := raw.server.strangers.add(tracked); surplus != nil {
+		_ = surplus.Close()
+	}
 	return tracked, nil
 }
 
@@ -298,6 +310,17 @@ type trackedConn struct {
 	once   sync.Once
 	// idle is how long the connection may transfer nothing, in nanoseconds, once it carries a stream; zero is no limit.
 	idle atomic.Int64
+	// known is set when a caller on the connection was authenticated.
+	known atomic.Bool
+}
+
+// trackedOf returns the connection below that of a request, nil if it is of another kind.
+func trackedOf(conn net.Conn) *trackedConn {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	tracked, _ := conn.(*trackedConn)
+	return tracked
 }
 
 // limitIdle bounds for how long a connection may transfer nothing once it carries a stream.
@@ -305,10 +328,7 @@ func (s *Server) limitIdle(conn net.Conn, state http.ConnState) {
 	if state != http.StateHijacked || s.config.StreamIdleTimeout <= 0 {
 		return
 	}
-	if secure, ok := conn.(*tls.Conn); ok {
-		conn = secure.NetConn()
-	}
-	if tracked, ok := conn.(*trackedConn); ok {
+	if tracked := trackedOf(conn); tracked != nil {
 		tracked.idle.Store(int64(s.config.StreamIdleTimeout))
 		tracked.transferred()
 	}
@@ -342,6 +362,7 @@ func (c *trackedConn) Close() error {
 		c.server.mu.Lock()
 		delete(c.server.conns, c)
 		c.server.mu.Unlock()
+		c.server.strangers.remove(c)
 	})
 	return c.Conn.Close()
 }

@@ -60,6 +60,11 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release, ok := s.streams.acquire(w, pod.UID)
+	if !ok {
+		return
+	}
+	defer release()
 	location, err := s.deps.Host.GetExec(r.Context(), pod, container, cmd, *opts)
 	if err != nil {
 		writeError(w, err)
@@ -79,6 +84,11 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release, ok := s.streams.acquire(w, pod.UID)
+	if !ok {
+		return
+	}
+	defer release()
 	location, err := s.deps.Host.GetAttach(r.Context(), pod, container, *opts)
 	if err != nil {
 		writeError(w, err)
@@ -114,6 +124,11 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release, ok := s.streams.acquire(w, pod.UID)
+	if !ok {
+		return
+	}
+	defer release()
 	location, err := s.deps.Host.GetPortForward(r.Context(), pod, *opts)
 	if err != nil {
 		writeError(w, err)

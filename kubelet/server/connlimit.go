@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+const (
+	// maxStrangers is how many connections the server holds that have sent no request of an authenticated caller, and
+	// maxStrangersPerSource how many of them of one address. A further one closes the oldest of the address that has the most.
+	maxStrangers, maxStrangersPerSource = 512, 64
+	// maxHeaderBytes bounds the header of a request.
+	maxHeaderBytes = 64 << 10
+)
+
+// strangers are the connections of callers that are not authenticated yet. Each can be had for the price of a TCP connection, so
+// that their number is bounded. It is safe for concurrent use.
+type strangers struct {
+	mu       sync.Mutex
+	n        int
+	bySource map[string][]*trackedConn // the oldest first
+}
+
+func newStrangers() *strangers { return &strangers{bySource: map[string][]*trackedConn{}} }
+
+// add adds a connection, and returns one that is to be closed for it, or nil.
+func (s *strangers) add(conn *trackedConn) *trackedConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	source := sourceOf(conn)
+	s.bySource[source] = append(s.bySource[source], conn)
+	s.n++
+	if len(s.bySource[source]) <= maxStrangersPerSource {
+		if s.n <= maxStrangers {
+			return nil
+		}
+		for other, conns := range s.bySource {
+			if len(conns) > len(s.bySource[source]) {
+				source = other
+			}
+		}
+	}
+	oldest := s.bySource[source][0]
+	s.removeLocked(oldest)
+	return oldest
+}
+
+// remove removes a connection that has ended, or whose caller is authenticated.
+func (s *strangers) remove(conn *trackedConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(conn)
+}
+
+func (s *strangers) removeLocked(conn *trackedConn) {
+	source := sourceOf(conn)
+	conns := s.bySource[source]
+	for i, other := range conns {
+		if other != conn {
+			continue
+		}
+		s.n--
+		if len(conns) == 1 {
+			delete(s.bySource, source)
+			return
+		}
+		s.bySource[source] = append(conns[:i:i], conns[i+1:]...)
+		return
+	}
+}
+
+// sourceOf returns the address of the caller, without the port.
+func sourceOf(conn net.Conn) string {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return conn.RemoteAddr().String()
+	}
+	return host
+}
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// withConn makes the connection known to the handlers of its requests.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	if tracked := trackedOf(conn); tracked != nil {
+		return context.WithValue(ctx, connKey{}, tracked)
+	}
+	return ctx
+}
+
+// markAuthenticated ends the bounds of the request's connection.
+func markAuthenticated(ctx context.Context) {
+	if conn, ok := ctx.Value(connKey{}).(*trackedConn); ok && conn.known.CompareAndSwap(false, true) {
+		conn.server.strangers.remove(conn)
+	}
+}

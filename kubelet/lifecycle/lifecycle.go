@@ -135,7 +135,7 @@ func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.Exec
 	return &Error{Step: "exec", Output: output, Err: err}
 }
 
-// clip returns the end of a command's output, which tells most about a failure.
+// clip returns the end of a command's output.
 func clip(output []byte) string {
 	if over := len(output) - maxOutput; over > 0 {
 		return fmt.Sprintf("(%d bytes omitted) %s", over, strings.ToValidUTF8(string(output[over:]), ""))

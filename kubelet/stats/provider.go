@@ -105,6 +105,9 @@ func New(deps Deps, config Config) (*Provider, error) {
 	return &Provider{config: config, deps: deps, lastCPU: make(map[string]cpuReading)}, nil
 }
 
+// volumesTimeout bounds the measurement of all volumes for one summary. Volumes that are not measured by then are omitted.
+const volumesTimeout = 5 * time.Second
+
 // Summary returns the content of /stats/summary, with cpuAndMemory restricted to CPU and memory.
 func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error) {
 	node, err := p.nodeStats(cpuAndMemory)
@@ -139,6 +142,8 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 	for _, pod := range p.deps.Pods() {
 		known[pod.UID] = pod
 	}
+	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
+	defer cancel()
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
 	for _, sandbox := range resp.Stats {
 		meta := sandbox.GetAttributes().GetMetadata()

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,9 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
+var blockedDesc = prometheus.NewDesc("berth_volume_measurements_blocked",
+	"Number of volumes whose file server or driver does not respond to a measurement", nil, nil)
+
 // NewCollector returns the collector of a Manager's volumes.
 func NewCollector(manager *Manager) *Collector {
 	gauge := func(name, help string, value func(*volume.Stats) int64) volumeGauge {
@@ -58,6 +62,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 		out <- gauge.desc
 	}
 	out <- totalVolumesDesc
+	out <- blockedDesc
 }
 
 // claimKey names a claim.
@@ -70,7 +75,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	for claim, stats := range c.manager.claimStats(ctx) {
+	stats := c.manager.claimStats(ctx)
+	out <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, float64(c.manager.measurements.blocked()))
+	for claim, stats := range stats {
 		for _, gauge := range c.gauges {
 			out <- prometheus.MustNewConstMetric(gauge.desc, prometheus.GaugeValue, float64(gauge.value(stats)),
 				claim.namespace, claim.name)
@@ -90,43 +97,28 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 		}
 	}
 	m.mu.Unlock()
-	type result struct {
-		claim claimKey
-		stats *volume.Stats
-	}
-	results := make(chan result, len(volumes))
-	// statfs on an unreachable file server cannot be cancelled, so this goroutine may outlive the scrape.
-	go func() {
-		defer close(results)
-		var group errgroup.Group
-		group.SetLimit(maxConcurrentScrapes)
-		for claim, mounted := range volumes {
-			group.Go(func() error {
-				if ctx.Err() != nil {
-					return nil
-				}
-				stats, err := volumeStats(ctx, mounted)
-				if err != nil {
-					m.logger.Debug("failed to measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
-						"error", err)
-				} else if stats != nil {
-					results <- result{claim, stats}
-				}
+	var (
+		mu    sync.Mutex // guards all
+		all   = make(map[claimKey]*volume.Stats, len(volumes))
+		group errgroup.Group
+	)
+	group.SetLimit(maxConcurrentScrapes)
+	for claim, mounted := range volumes {
+		group.Go(func() error {
+			stats, err := m.volumeStats(ctx, mounted)
+			if err != nil {
+				m.logger.Debug("failed to measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
+					"error", err)
 				return nil
-			})
-		}
-		_ = group.Wait() // the functions above return nil
-	}()
-	all := make(map[claimKey]*volume.Stats, len(volumes))
-	for {
-		select {
-		case one, ok := <-results:
-			if !ok {
-				return all
 			}
-			all[one.claim] = one.stats
-		case <-ctx.Done():
-			return all
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			if stats != nil {
+				all[claim] = stats
+			}
+			return nil
+		})
 	}
+	_ = group.Wait() // the functions above return nil
+	return all
 }

@@ -166,20 +166,22 @@ type Mounted struct {
 // It has many methods because mounting, refreshing, expanding and unmounting a Pod's volumes exclude each other through
 // one state per Pod; each file has one of these topics.
 type Manager struct {
-	config     Config
-	deps       Deps
-	clock      clock.Clock
-	logger     *slog.Logger
-	operations *keyed.Executor
-	metrics    opMetrics
-	subpaths   *subpath.SubPaths
-	pinner     *blockpin.Pinner
-	devices    *devices.Table
-	expander   *expand.Expander
-	sizeLimits *sizelimit.Watcher
-	seLinux    *seLinux
-	ready      chan struct{} // closed when RootDir is prepared
-	rootMu     sync.Mutex    // held while the mount on RootDir is created or removed; taken before mu
+	config Config
+	deps   Deps
+	clock  clock.Clock
+	logger *slog.Logger
+	// measurements are those of volumes that are under way.
+	measurements *measurements
+	operations   *keyed.Executor
+	metrics      opMetrics
+	subpaths     *subpath.SubPaths
+	pinner       *blockpin.Pinner
+	devices      *devices.Table
+	expander     *expand.Expander
+	sizeLimits   *sizelimit.Watcher
+	seLinux      *seLinux
+	ready        chan struct{} // closed when RootDir is prepared
+	rootMu       sync.Mutex    // held while the mount on RootDir is created or removed; taken before mu
 	podTable
 }
 
@@ -197,9 +199,9 @@ func New(deps Deps, config Config) (*Manager, error) {
 		metrics:    opMetrics{clock: deps.Clock, observe: deps.Observe},
 		subpaths:   subpath.New(deps.Mounter),
 		pinner:     blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
-		ready:      make(chan struct{}),
-		seLinux:    newSELinux(deps.SELinux, config.SELinuxMount),
-		podTable:   newPodTable(),
+		ready:      make(chan struct{}), measurements: newMeasurements(),
+		seLinux:  newSELinux(deps.SELinux, config.SELinuxMount),
+		podTable: newPodTable(),
 	}
 	m.devices = devices.New(devices.Deps{
 		Node: deps.Node, Operations: m.operations, MeasureUnstage: m.metrics.measureUnstage,

@@ -28,7 +28,7 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 	all := make(map[string]volume.Stats, len(volumes))
 	var errs []error
 	for name, mounted := range volumes {
-		stats, err := volumeStats(ctx, mounted)
+		stats, err := m.volumeStats(ctx, mounted)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("measure volume %q of pod %s: %w", name, uid, err))
 			continue
@@ -40,8 +40,14 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 	return all, errors.Join(errs...)
 }
 
-// volumeStats measures one volume. It returns nil for a block device without a StatsProvider.
-func volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+// volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.
+func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+	return m.measurements.measure(ctx, measuredVolume(mounted), func(ctx context.Context) (*volume.Stats, error) {
+		return measureVolume(ctx, mounted)
+	})
+}
+
+func measureVolume(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	if provider, ok := mounted.plugin.(volume.StatsProvider); ok {
 		stats, err := provider.Stats(ctx, mounted.Spec, mounted.Path)
 		if stats != nil || err != nil {

@@ -22,15 +22,55 @@ const defaultFSType = "ext4"
 // diskMounter mounts the file systems of block devices. It is safe for concurrent use.
 type diskMounter struct {
 	mounter mounts.Mounter
-	mu      sync.Mutex // held while a file system is checked, created or mounted
+	mu      sync.Mutex                  // guards busy
+	busy    map[uint64]*deviceOperation // by device number
+}
+
+// deviceOperation is held while the file system of one device is checked, created or mounted. It has its users counted by
+// diskMounter's mu.
+type deviceOperation struct {
+	users int
+	turn  chan struct{} // holds one element while it is used
+}
+
+// lock waits until nothing else is done with the device, or ctx ends: a device that hangs delays no other.
+func (d *diskMounter) lock(ctx context.Context, number uint64) (unlock func(), err error) {
+	d.mu.Lock()
+	if d.busy == nil {
+		d.busy = map[uint64]*deviceOperation{}
+	}
+	one := d.busy[number]
+	if one == nil {
+		one = &deviceOperation{turn: make(chan struct{}, 1)}
+		d.busy[number] = one
+	}
+	one.users++
+	d.mu.Unlock()
+	leave := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if one.users--; one.users == 0 {
+			delete(d.busy, number)
+		}
+	}
+	select {
+	case one.turn <- struct{}{}:
+		return func() { <-one.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("wait for another mount of the device: %w", ctx.Err())
+	}
 }
 
 // mount mounts the file system of a device on req.Dir, and creates one if the device is blank. A device whose file
 // system is of another type than the volume's is rejected, and never formatted. Several Pods of the node may use it:
 // the kernel gives all of them the same file system.
 func (d *diskMounter) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	unlock, err := d.lock(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}

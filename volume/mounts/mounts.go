@@ -109,10 +109,10 @@ func (Syscalls) Unmount(target string) error {
 }
 
 // IsMountPoint implements Mounter. It queries the kernel for this one path (statx, Linux 5.8 and later) and reads the
-// mount table only if the kernel does not know.
+// mount table only if the kernel does not know. It does not wait for a file server.
 func (Syscalls) IsMountPoint(path string) (bool, error) {
 	var stat unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &stat)
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &stat)
 	if err != nil {
 		return false, &os.PathError{Op: "stat", Path: path, Err: err}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
@@ -208,7 +209,8 @@ func (c *Cluster) openLog() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open berth's log: %w", err)
 	}
-	c.logger = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
+	c.logger = slog.New(loglimit.New(
+		slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}), c.clock))
 	klog.SetSlogLogger(c.logger)
 	c.exitRecords, err = containerd.NewExitRecords(containerd.ExitRecordsDeps{Logger: c.logger},
 		containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir})
@@ -222,6 +224,7 @@ func (c *Cluster) openLog() (*os.File, error) {
 // reports whether the infrastructure became ready: then this run stopped the Pods.
 func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
 	infrastructure := newGroup(ctx)
+	c.superviseIn(infrastructure, "log rotation", c.newLogRotation)
 	defer func() {
 		infrastructure.stop()
 		c.progress.Printf("stopped the control plane and containerd")

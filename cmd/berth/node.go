@@ -15,8 +15,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
@@ -221,7 +223,8 @@ const verbosityUsage = "log verbosity (klog levels)"
 
 // stderrLogger returns a logger that writes to standard error, and sets it as klog's.
 func stderrLogger(verbosity int) *slog.Logger {
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(verbosity)}))
+	logger := slog.New(loglimit.New(
+		slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(verbosity)}), clock.RealClock{}))
 	klog.SetSlogLogger(logger)
 	return logger
 }

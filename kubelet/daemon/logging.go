@@ -11,6 +11,9 @@ import (
 
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/loglimit"
 )
 
 // NewLogger returns the logger that the configuration describes, and has the libraries of Kubernetes use it.
@@ -27,7 +30,7 @@ func NewLogger(out io.Writer, config *logsapi.LoggingConfiguration) (*slog.Logge
 	if len(config.VModule) > 0 {
 		handler = &moduleHandler{Handler: handler, verbosity: int(config.Verbosity), modules: config.VModule}
 	}
-	logger := slog.New(handler)
+	logger := slog.New(loglimit.New(handler, clock.RealClock{}))
 	klog.SetSlogLogger(logger)
 	// The libraries ask klog whether a verbosity is enabled.
 	var level klog.Level

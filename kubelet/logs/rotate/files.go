@@ -25,16 +25,24 @@ const (
 )
 
 // unusedName returns the name of a rotated file: that of the log and the time, in more detail if the log was rotated in the
-// same second before.
-func unusedName(path string, now time.Time) string {
+// same second before, so that names sort by age.
+func unusedName(path string, now time.Time) (string, error) {
+	old, _, err := rotatedFiles(path)
+	if err != nil {
+		return "", err
+	}
+	newest := ""
+	if len(old) > 0 {
+		newest = strings.TrimSuffix(old[len(old)-1], compressedSuffix)
+	}
 	name := path + "." + now.UTC().Format(timeLayout)
 	for _, candidate := range []string{name, name + now.UTC().Format("-.000"), name + now.UTC().Format("-.000000000")} {
 		candidate = strings.Replace(candidate, "-.", "-", 1)
-		if !exists(candidate) && !exists(candidate+compressedSuffix) {
-			return candidate
+		if candidate > newest {
+			return candidate, nil
 		}
 	}
-	return name // it is overwritten: two rotations in the same nanosecond
+	return newest + "0", nil // the clock was set back
 }
 
 func exists(path string) bool {

@@ -39,10 +39,13 @@ type Runtime interface {
 	) (*runtimeapi.ReopenContainerLogResponse, error)
 }
 
-// Log is the log file of one running container.
+// Log is the log file of one running container, or of another process.
 type Log struct {
-	ContainerID string // without the runtime's name
+	ContainerID string // without the runtime's name; of another process any name
 	Path        string
+	// InPlace is set for a process that keeps its file open and appends to it (O_APPEND): its content is moved to another
+	// file.
+	InPlace bool
 }
 
 // Config are the values of a Rotator.
@@ -57,9 +60,11 @@ type Config struct {
 	// Period is the longest time between two checks of a log that is written to; DefaultPeriod if zero. The kernel has no
 	// event for a file's size.
 	Period time.Duration
+	// InPlace is set for a Rotator all of whose logs are InPlace.
+	InPlace bool
 }
 
-// Deps are what a Rotator works with. Runtime is required.
+// Deps are what a Rotator works with. Runtime is required for logs that are not InPlace.
 type Deps struct {
 	Runtime Runtime
 	Logger  *slog.Logger
@@ -98,7 +103,7 @@ type openLog struct {
 
 // New returns a Rotator. Start runs it.
 func New(deps Deps, config Config) (*Rotator, error) {
-	if deps.Runtime == nil {
+	if deps.Runtime == nil && !config.InPlace {
 		return nil, errors.New("rotate: Deps.Runtime is required")
 	}
 	setDefault(&config.MaxSize, DefaultMaxSize)
@@ -317,6 +322,9 @@ func measure(path string) (int64, error) {
 func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
 	size, err := measure(log.Path)
 	if errors.Is(err, fs.ErrNotExist) {
+		if log.InPlace {
+			return create(log.Path) // it was removed: the process writes to a file without a name until it ends
+		}
 		// An earlier process died between renaming it and opening a new one.
 		if err := r.reopen(ctx, log); err != nil {
 			return err
@@ -333,7 +341,13 @@ func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
 	if err := prune(log.Path, r.config.MaxFiles-2); err != nil {
 		return err
 	}
-	rotated := unusedName(log.Path, r.deps.Clock.Now())
+	rotated, err := unusedName(log.Path, r.deps.Clock.Now())
+	if err != nil {
+		return err
+	}
+	if log.InPlace {
+		return move(log.Path, rotated)
+	}
 	if err := os.Rename(log.Path, rotated); err != nil {
 		return fmt.Errorf("rename log: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 
@@ -33,6 +34,9 @@ func WithNode(name string, ips ...net.IP) Option {
 func WithPodAdmitHandler(handler lifecycle.PodAdmitHandler) Option {
 	return func(k *Kubelet) { k.deps.AdmitHandlers = append(k.deps.AdmitHandlers, handler) }
 }
+
+// WithLogger sends the kubelet's log to logger, in place of slog.Default().
+func WithLogger(logger *slog.Logger) Option { return func(k *Kubelet) { k.deps.Logger = logger } }
 
 // WithCredentialProviders uses the credential provider plugins in dir for registries, as the configuration, a file or a
 // directory, says. The Kubernetes kubelet has command-line flags for it.
@@ -120,7 +124,7 @@ func convertDeps(in *KubeletDeps, standalone bool) agent.Deps {
 	out := agent.Deps{
 		Client: in.KubeClient, Runtime: in.DockerClient, Recorder: in.Recorder, EventClient: in.EventClient,
 		Machine: in.CAdvisorInterface, ContainerManager: in.ContainerManager, OOMAdjuster: in.OOMAdjuster,
-		VolumePlugins: in.VolumePlugins, OS: in.OSInterface, Instance: cloudInstance(in.Cloud),
+		VolumePlugins: in.VolumePlugins, OS: in.OSInterface, Instance: cloudInstance(in.Cloud), Logger: slog.Default(),
 	}
 	if in.Mounter != nil {
 		out.Mounter = in.Mounter

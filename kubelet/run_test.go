@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
 )
@@ -33,7 +35,9 @@ func newRunning(t *testing.T) (*Kubelet, *fake.Runtime) {
 		EnforceNodeAllocatable: []string{"none"}, FailCgroupV1: new(bool), FailSwapOn: new(bool), MakeIPTablesUtilChains: new(bool),
 	}, &KubeletDeps{
 		DockerClient: runtime, Recorder: record.NewFakeRecorder(100),
-		Options: []Option{WithRootDir(filepath.Join(dir, "root")), WithNode("n", net.IPv4(10, 0, 0, 1))},
+		Options: []Option{
+			WithRootDir(filepath.Join(dir, "root")), WithNode("n", net.IPv4(10, 0, 0, 1)), WithLogger(testlog.New(t, slog.DiscardHandler)),
+		},
 	}, true)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -207,7 +207,7 @@ func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error)
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{
 			Name:  container.Labels[kubelettypes.KubernetesContainerNameLabel],
-			Image: container.GetImage().GetImage(),
+			Image: cmp.Or(container.GetImage().GetUserSpecifiedImage(), container.GetImage().GetImage()),
 		})
 	}
 	list := make([]*corev1.Pod, 0, len(pods))

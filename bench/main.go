@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
+	"github.com/berth-dev/berth/bench/suite/service"
 	"github.com/berth-dev/berth/bench/suite/volumes"
 	"github.com/berth-dev/berth/internal/signals"
 )
@@ -26,7 +27,8 @@ import (
 // benchmarks returns all benchmarks in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), provision.Benchmark(), provision.Idle(),
+		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), cluster.Idle(), service.Benchmark(),
+		provision.Benchmark(), provision.Idle(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}

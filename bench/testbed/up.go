@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -17,6 +18,19 @@ type Up struct {
 	Network Network
 	// NodeName is the name of its node.
 	NodeName string
+	// Services is set if it runs kube-proxy and DNS. A network namespace allows one kube-proxy.
+	Services bool
+}
+
+// DataDir is the directory of the cluster's files.
+func (u Up) DataDir() string { return filepath.Join(u.Dir, "data") }
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (u Up) Kubeconfig() string { return filepath.Join(u.DataDir(), "admin.kubeconfig") }
+
+// componentKubeconfig is the path of the kubeconfig of one component.
+func (u Up) componentKubeconfig(name string) string {
+	return filepath.Join(u.DataDir(), "kubeconfigs", name+".kubeconfig")
 }
 
 // Start runs `berth up` and returns when it reports the node ready.
@@ -26,9 +40,11 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	argv := []string{
-		filepath.Join(u.Bin, "berth"), "up", "--data-dir", filepath.Join(u.Dir, "data"), "--node-name", u.NodeName,
+		filepath.Join(u.Bin, "berth"), "up", "--data-dir", u.DataDir(), "--node-name", u.NodeName,
 		"--pod-cidr", u.Network.PodCIDR, "--service-cidr", u.Network.ServiceCIDR, "--api-port", strconv.Itoa(port),
-		"--without", "kube-proxy,dns", // the baseline has none, and a network namespace allows one kube-proxy
+	}
+	if !u.Services {
+		argv = append(argv, "--without", "kube-proxy,dns")
 	}
 	return startAndWait(ctx, u.Dir, "up", argv, func(line string) bool {
 		fields := strings.Fields(line)
@@ -36,7 +52,8 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 	})
 }
 
-// Children are the processes that a process has started, by the names of their programs.
+// Children are the processes that a process has started, by the names of their programs; kube-proxy, a command of
+// berth-controlplane, by its own name.
 func Children(pid int) (map[string]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -56,12 +73,26 @@ func Children(pid int) (map[string]int, error) {
 		if fields := strings.Fields(rest); len(fields) < 2 || fields[1] != strconv.Itoa(pid) {
 			continue
 		}
-		// The name in stat ends after 15 bytes.
-		program, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
-		if err != nil {
-			continue
+		if name := programOf(entry.Name()); name != "" {
+			children[name] = child
 		}
-		children[filepath.Base(program)] = child
 	}
 	return children, nil
+}
+
+// programOf is the name of a process's program, empty if the process has ended.
+func programOf(pid string) string {
+	// The name in stat ends after 15 bytes.
+	program, err := os.Readlink(filepath.Join("/proc", pid, "exe"))
+	if err != nil {
+		return ""
+	}
+	command, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+	if err != nil {
+		return ""
+	}
+	if arguments := bytes.Split(command, []byte{0}); len(arguments) > 1 && string(arguments[1]) == proxyName {
+		return proxyName
+	}
+	return filepath.Base(program)
 }

@@ -1,2 +1,3 @@
-// Package cluster measures how long `berth up` takes to a ready node, and how much memory its processes use.
+// Package cluster measures `berth up`: how long it takes to a ready node and to resolved names, and what CPU time and memory its
+// processes use while nothing happens.
 package cluster

@@ -52,9 +52,11 @@ run: build ## start a real Kubernetes on this machine with the demo on it (root;
 	@exec $(BIN)/berth up --demo $(ARGS)
 
 .PHONY: thirdparty
-thirdparty: ## build the programs of other projects that tests run: the attacher and the snapshotter of CSI
+thirdparty: ## build the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator
 	@mkdir -p $(BIN)/thirdparty
 	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
+	@cd test/thirdparty/helm && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
+	@cd test/operator && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/operator .
 
 .PHONY: test
 test: build thirdparty ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)

@@ -16,7 +16,7 @@ import (
 const externalAttacherDriver = "external.berth.dev"
 
 // thirdPartyBinary is the path of a program of another project that `make thirdparty` builds.
-func thirdPartyBinary(t *testing.T, name string) string {
+func thirdPartyBinary(t testing.TB, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../bin/thirdparty", name))
 	require.NoError(t, err)

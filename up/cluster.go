@@ -123,6 +123,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return err
 	}
 	defer logFile.Close()
+	c.spareFromOOM()
 
 	started, err := c.runUntilDone(ctx)
 	if err != nil && !started && !clean {

@@ -16,11 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
@@ -139,6 +139,10 @@ func (u *components) newKubelet() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
+	enforcement, err := c.enforcement()
+	if err != nil {
+		return nil, err
+	}
 	gateway := net.IP(c.Gateway.AsSlice())
 	var claims volumemanager.ClaimSource
 	if c.runs(attachdetachName) {
@@ -166,7 +170,10 @@ func (u *components) newKubelet() (runFunc, error) {
 		Logs: agent.LogsConfig{
 			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
 		},
-		Cgroups: agent.CgroupConfig{Root: c.CgroupRoot()},
+		Cgroups: agent.CgroupConfig{
+			Root: c.CgroupRoot(), PodPidsLimit: c.Resources.PodPidsLimit, Enforcement: enforcement,
+			SwapBehavior: cm.SwapBehavior(c.Resources.SwapBehavior),
+		},
 		Pods:    agent.PodConfig{SeccompDefault: c.SeccompDefault},
 		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + c.ContainerdSocket()},
 		Static:  agent.StaticConfig{Path: c.StaticPods},
@@ -175,8 +182,7 @@ func (u *components) newKubelet() (runFunc, error) {
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
-		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
-		DNS:         dns,
+		DNS: dns,
 	})
 	if err != nil {
 		return nil, err

@@ -48,6 +48,8 @@ type Config struct {
 	StaticPods string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
+	// Resources says which resources of the machine Pods may use.
+	Resources ResourceConfig
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.
@@ -92,7 +94,7 @@ func (c Config) Complete() (Config, error) {
 	if c.APIPort == 0 {
 		c.APIPort = DefaultAPIPort
 	}
-	return c, c.validate()
+	return c, errors.Join(c.Resources.complete(), c.validate())
 }
 
 // realPath returns the absolute path without symbolic links. Elements that do not exist yet stay unchanged, also as

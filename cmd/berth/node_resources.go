@@ -12,6 +12,9 @@ import (
 // seccompDefaultUsage is the help of --seccomp-default.
 const seccompDefaultUsage = "run containers that name no seccomp profile with the container runtime's default one,\ninstead of without any"
 
+// swapUsage is the help of --swap-behavior.
+const swapUsage = "which Pods may use swap: none (NoSwap), or Burstable Pods in proportion to\ntheir memory requests (LimitedSwap, cgroup v2 only)"
+
 // resourceFlags configure which resources of the machine Pods may use. They are named as the kubelet's flags, or as the
 // fields of its configuration file where it has no flag.
 type resourceFlags struct {
@@ -40,8 +43,7 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&r.failSwapOn, "fail-swap-on", false, "fail to start on a machine that has swap")
 	f.BoolVar(&r.seccompDefault, "seccomp-default", false, seccompDefaultUsage)
 	f.BoolVar(&r.failCgroupV1, "fail-cgroup-v1", false, "fail to start on a machine that has cgroup v1 only")
-	f.StringVar(&r.swap, "swap-behavior", string(cm.NoSwap),
-		"which Pods may use swap: none (NoSwap), or Burstable Pods in proportion to\ntheir memory requests (LimitedSwap, cgroup v2 only)")
+	f.StringVar(&r.swap, "swap-behavior", string(cm.NoSwap), swapUsage)
 	f.BoolVar(&r.oneOOMKill, "single-process-oom-kill", false,
 		"kill only one process of a container that is out of memory (always so with cgroup v1)")
 }

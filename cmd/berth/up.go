@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/signals"
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/isolate"
@@ -123,6 +124,13 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
+	resources := &config.Resources
+	flags.StringToStringVar(&resources.KubeReserved, "kube-reserved", nil, "resources reserved for the cluster's own processes: cpu=100m,memory=200Mi,ephemeral-storage=1Gi,pid=1000\n"+
+		"(default: memory 512Mi, ephemeral-storage 1Gi and pid 1000, but at most a quarter of the memory and a tenth of the others)")
+	flags.StringToStringVar(&resources.SystemReserved, "system-reserved", nil, "resources reserved for the machine's other processes")
+	flags.Int64Var(&resources.PodPidsLimit, "pod-max-pids", up.DefaultPodPidsLimit, "maximum number of processes per Pod; -1: unlimited")
+	flags.StringVar(&resources.SwapBehavior, "swap-behavior", string(cm.NoSwap), swapUsage)
+	resources.OOMScoreAdj = flags.Int("oom-score-adj", up.DefaultOOMScoreAdj, "oom_score_adj of the cluster's own processes, which a machine without CAP_SYS_RESOURCE cannot lower")
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+

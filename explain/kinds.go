@@ -23,6 +23,7 @@ const (
 	KindNode       = "Node"
 	KindReplicaSet = "ReplicaSet"
 	KindDeployment = "Deployment"
+	KindService    = "Service"
 )
 
 // kindInfo is a kind with kubectl's words for it; the first word is the one that Berth uses itself.
@@ -42,6 +43,7 @@ func kinds() []kindInfo {
 		{KindNode, []string{"node", "nodes", "no"}, false, explainNode},
 		{KindReplicaSet, []string{"replicaset", "replicasets", "rs"}, true, explainReplicaSet},
 		{KindDeployment, []string{"deployment", "deployments", "deploy"}, true, explainDeployment},
+		{KindService, []string{"service", "services", "svc"}, true, explainService},
 	}
 }
 
@@ -93,6 +95,8 @@ type Source struct {
 	Client kubernetes.Interface
 	// Records may be nil: then stages have the times of API objects.
 	Records Records
+	// Network may be nil: then explanations do not see sockets, kube-proxy and DNS.
+	Network Network
 	// Clock may be nil for the real one.
 	Clock clock.PassiveClock
 }
@@ -123,7 +127,7 @@ func explainPod(ctx context.Context, src Source, namespace, name string) (*Expla
 
 // inconclusiveReasons are the reasons that only say that a component has not acted yet.
 var inconclusiveReasons = []string{"Starting", "Unscheduled", "NotObserved", "TooFewPods", "TooManyPods", "Binding", "Provisioning", "MountVolume",
-	"AttachVolume", "Sandbox", "ProvisionerSilent", "Progressing"}
+	"AttachVolume", "Sandbox", "ProvisionerSilent", "Progressing", "EndpointsPending"}
 
 // noteSlowAPI adds that the API server is slow. If the reason is inconclusive, that becomes the reason.
 func (a *Explanation) noteSlowAPI(began, ended time.Time) {

@@ -23,9 +23,10 @@ func explainReplicaSet(ctx context.Context, src Source, namespace, name string) 
 	now := src.now()
 	q := src.newBuilder(ctx, timeline.RefOf(KindReplicaSet, rs), now)
 	found := replicaSetState(rs, q.record, now)
-	if found.state == Waiting && found.reason == "PodsNotReady" {
+	if found.state == Waiting && found.reason == reasonPodsNotReady {
 		q.adoptWorstPod(ctx, found, rs)
 	}
+	q.adoptWebhook(ctx, found)
 	explanation := q.build(found)
 	explanation.noteSlowAPI(began, now)
 	return explanation, nil
@@ -68,7 +69,7 @@ func replicaSetState(rs *appsv1.ReplicaSet, record timeline.Record, now time.Tim
 		found.reason, found.heldBy = "TooManyPods", "replicaset controller"
 		found.verdict = fmt.Sprintf("%d pods exist and %d are desired: the rest is being deleted", rs.Status.Replicas, want)
 	case rs.Status.ReadyReplicas < want:
-		found.reason = "PodsNotReady"
+		found.reason = reasonPodsNotReady
 		found.verdict = fmt.Sprintf("waiting %s: %s", ago(now, since), count)
 	default:
 		found.state, found.reason, found.next = Ready, "Ready", ""
@@ -92,20 +93,7 @@ func (q *builder) adoptWorstPod(ctx context.Context, found *finding, owner metav
 		q.addUnseen("pods", err)
 		return
 	}
-	var worst *Explanation
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if !metav1.IsControlledBy(pod, owner) || podutil.IsReady(&pod.Status) {
-			continue
-		}
-		explanation, err := Pod(ctx, q.src, pod.Namespace, pod.Name)
-		if err != nil {
-			continue // it has gone meanwhile
-		}
-		if worst == nil || compare(explanation, worst) < 0 {
-			worst = explanation
-		}
-	}
+	worst := q.worstOf(ctx, slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !metav1.IsControlledBy(&pod, owner) }))
 	if worst == nil {
 		return
 	}
@@ -114,6 +102,24 @@ func (q *builder) adoptWorstPod(ctx context.Context, found *finding, owner metav
 	found.evidence = append(found.evidence, worst.Evidence...)
 	found.remedy = worst.Remedy
 	found.next = "berth explain pod/" + worst.Object.Name + " -n " + worst.Object.Namespace
+}
+
+// worstOf explains the Pods that are not ready and returns the worst explanation; nil if all are ready.
+func (q *builder) worstOf(ctx context.Context, pods []corev1.Pod) *Explanation {
+	var worst *Explanation
+	for i := range pods {
+		if podutil.IsReady(&pods[i].Status) {
+			continue
+		}
+		explanation, err := Pod(ctx, q.src, pods[i].Namespace, pods[i].Name)
+		if err != nil {
+			continue // it has gone meanwhile
+		}
+		if worst == nil || compare(explanation, worst) < 0 {
+			worst = explanation
+		}
+	}
+	return worst
 }
 
 func explainDeployment(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
@@ -128,6 +134,7 @@ func explainDeployment(ctx context.Context, src Source, namespace, name string) 
 	if found.state == Waiting && found.reason != "Paused" {
 		q.adoptNewestReplicaSet(ctx, found, deployment)
 	}
+	q.adoptWebhook(ctx, found)
 	explanation := q.build(found)
 	explanation.noteSlowAPI(began, now)
 	return explanation, nil

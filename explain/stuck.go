@@ -10,8 +10,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/podutil"
 )
@@ -73,7 +75,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 		}
 		add()
 	}
-	asked := 4
+	asked := 5
 	pods, err := src.Client.CoreV1().Pods(namespace).List(ctx, options)
 	take("pods", err, func() {
 		for i := range pods.Items {
@@ -106,6 +108,8 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 			}
 		}
 	})
+	services, err := stuckServices(ctx, src, namespace, options)
+	take("services", err, func() { found = append(found, services...) })
 	if namespace == metav1.NamespaceAll && selector == "" {
 		asked += 2
 		nodes, err := src.Client.CoreV1().Nodes().List(ctx, options)
@@ -128,6 +132,32 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 		return nil, nil, errors.Join(errs...)
 	}
 	return found, unseen, nil
+}
+
+// stuckServices lists the Services that lead nowhere or wait for an address.
+func stuckServices(ctx context.Context, src Source, namespace string, options metav1.ListOptions) ([]candidate, error) {
+	services, err := src.Client.CoreV1().Services(namespace).List(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	endpointSlices, err := src.Client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[types.NamespacedName][]discoveryv1.EndpointSlice)
+	for _, slice := range endpointSlices.Items {
+		key := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		of[key] = append(of[key], slice)
+	}
+	var found []candidate
+	for i := range services.Items {
+		service := &services.Items[i]
+		f := &serviceFacts{service: service, slices: of[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}]}
+		if f.mayBeStuck() {
+			found = append(found, candidate{KindService, service.Namespace, service.Name})
+		}
+	}
+	return found, nil
 }
 
 func isOutOfSync(set *appsv1.ReplicaSet) bool {

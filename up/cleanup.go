@@ -49,6 +49,7 @@ func (l Layout) cleanupHost(ctx context.Context) error {
 		removal.Cgroups(ctx, l.CgroupRoot()),
 		l.cleanupNetwork(ctx),
 		l.removeProxyRules(ctx),
+		l.removeAddressFilter(ctx),
 		l.removeBridge(),
 		removal.Tree(l.RunDir),
 	)

@@ -49,7 +49,7 @@ type RunConfig struct {
 // `berth controllers` can run them as well, or a cluster has its own service proxy or DNS.
 func OptionalComponents() []string {
 	return []string{
-		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName,
+		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName,
 	}
 }
 
@@ -68,6 +68,10 @@ type Cluster struct {
 	startedAt         time.Time
 	// runtime is the config of the containerd that was started last.
 	runtime atomic.Pointer[containerd.Config]
+	// addressFilter says that Pods are kept to their own addresses.
+	addressFilter bool
+	// dnsLoop are the name servers of the machine that were found to lead back to the cluster's DNS.
+	dnsLoop atomic.Pointer[[]string]
 	// exitRecords is shared by all runs of containerd.
 	exitRecords *containerd.ExitRecords
 	// servicesReady is the readiness of what Pods reach each other by, by component.
@@ -108,7 +112,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err != nil { // a start that fails here leaves nothing behind
 		release()
 		if clean {
-			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
+			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)),
+				c.removeAddressFilter(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
 		}
 		if !initialized {
 			err = errors.Join(err, c.removeState())
@@ -193,6 +198,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if err := c.ensureBridge(); err != nil {
 		return err
 	}
+	if err := c.removeUnusedConfigs(); err != nil {
+		return err
+	}
 	c.loadModules(ctx, neededModules())
 	if c.runs(proxyName) {
 		if err := filterBridge(); err != nil {
@@ -201,6 +209,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	} else if err := c.removeProxyRules(ctx); err != nil { // of an earlier run
 		return err
 	}
+	c.installAddressFilter(ctx)
 	return c.checkPorts(ctx)
 }
 

@@ -82,6 +82,7 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 			c.superviseIn(part.layer, part.name, part.make)
 		}
 	}
+	c.superviseIn(u.services, resolversName, c.newResolvers)
 	if err := c.applyDefaultObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
 	}
@@ -148,9 +149,12 @@ func (u *components) newKubelet() (runFunc, error) {
 	if c.runs(attachdetachName) {
 		claims = &u.claimEvents
 	}
-	var dns network.DNS
+	if err := c.writePodResolvConf(); err != nil {
+		return nil, err
+	}
+	dns := network.DNS{ResolvConf: c.podResolvConf()}
 	if c.runs(dnsName) {
-		dns = network.DNS{ClusterDNS: []string{c.Gateway.String()}, ClusterDomain: clusterDomain}
+		dns.ClusterDNS, dns.ClusterDomain = []string{c.Gateway.String()}, clusterDomain
 	}
 	thresholds := node.DefaultThresholds()
 	thresholds.DiskAvailableCap = EnoughFreeBytes

@@ -46,6 +46,9 @@ type Config struct {
 	// StaticPods is a manifest, or a directory of manifests, of static Pods; empty for none. It may be relative; Complete
 	// makes it absolute.
 	StaticPods string
+	// ResolvConf names the name servers for names of the outside. Default: /etc/resolv.conf, and for Pods the servers behind
+	// the stub of systemd-resolved. It may be relative; Complete makes it absolute.
+	ResolvConf string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
 	// Resources says which resources of the machine Pods may use.
@@ -69,6 +72,11 @@ func (c Config) Complete() (Config, error) {
 	if c.StaticPods != "" {
 		if c.StaticPods, err = filepath.Abs(c.StaticPods); err != nil {
 			return c, fmt.Errorf("--pod-manifest-path %q: %w", c.StaticPods, err)
+		}
+	}
+	if c.ResolvConf != "" {
+		if c.ResolvConf, err = filepath.Abs(c.ResolvConf); err != nil {
+			return c, fmt.Errorf("--resolv-conf %q: %w", c.ResolvConf, err)
 		}
 	}
 	if c.BinDir == "" {
@@ -138,6 +146,11 @@ func (c Config) validatePaths() error {
 	var errs []error
 	if info, err := os.Stat(c.DataDir); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
 		errs = append(errs, fmt.Errorf("--data-dir %s: it is a file, or below a file: name a directory", c.DataDir))
+	}
+	if c.ResolvConf != "" {
+		if _, err := os.Stat(c.ResolvConf); err != nil {
+			errs = append(errs, fmt.Errorf("--resolv-conf: create the file first, or correct the path: %w", err))
+		}
 	}
 	if c.StaticPods != "" {
 		if _, err := os.Stat(c.StaticPods); err != nil {

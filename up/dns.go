@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -13,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
-
-	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 const (
@@ -31,43 +32,96 @@ const (
 	clusterDomain = "cluster.local"
 )
 
-// corefile is CoreDNS' configuration. Names of the cluster are answered from the informers' caches, never from a cache of
-// answers, so that no answer outlives its cause.
-func (l Layout) corefile(resolvConf string) string {
-	config := fmt.Sprintf(`.:%d {
+// The parts of the configuration of CoreDNS by which [Layout.Resolvers] reads it.
+const (
+	resolversComment = "# Names of the outside are resolved by the name servers of "
+	forwardPrefix    = "    forward . "
+)
+
+// corefile returns the configuration of CoreDNS. Names of the cluster are resolved from the informers' caches, never from a
+// cache of responses, so that no response outlives its cause. Of names of the outside, a response is cached for as long as
+// it says itself, one that there is no such name for 5 s at most, and a failure not at all.
+func (l Layout) corefile(forwarders []string) string {
+	config := fmt.Sprintf(`%s%s
+.:%d {
     bind %s
     errors
     cache {
-        disable success %[3]s
-        disable denial %[3]s
-        denial 9984 5
+        success 9984 3600 0
+        denial 9984 5 0
+        servfail 0s
+        disable success %[5]s
+        disable denial %[5]s
     }
-    kubernetes %[3]s in-addr.arpa ip6.arpa {
-        kubeconfig %[4]s
+    kubernetes %[5]s in-addr.arpa ip6.arpa {
+        kubeconfig %[6]s
         pods insecure
         fallthrough in-addr.arpa ip6.arpa
         ttl 5
     }
-`, dnsPort, l.Gateway, clusterDomain, l.Kubeconfig(dnsName))
-	if hasNameserver(resolvConf) {
-		config += fmt.Sprintf("    forward . %s\n", resolvConf)
+`, resolversComment, l.resolverFiles().Main, dnsPort, l.Gateway, clusterDomain, l.Kubeconfig(dnsName))
+	if len(forwarders) > 0 {
+		config += fmt.Sprintf("    loop\n"+forwardPrefix+"%s {\n        policy sequential\n    }\n", strings.Join(forwarders, " "))
 	}
 	return config + "    loadbalance\n}\n"
 }
 
-// hasNameserver reports whether the file names a server to forward to. CoreDNS does not start with one that names none.
-func hasNameserver(resolvConf string) bool { return len(nameservers(resolvConf)) > 0 }
+// corefilePath is the path of the configuration of CoreDNS.
+func (l Layout) corefilePath() string { return filepath.Join(l.RunDir, "Corefile") }
+
+// writeCorefile writes the configuration of CoreDNS if it has changed. Servers of the machine that lead back to the cluster's
+// DNS are left out until the machine has others.
+func (c *Cluster) writeCorefile() (changed bool, err error) {
+	forwarders, err := c.forwarders()
+	if err != nil {
+		return false, err
+	}
+	if loop := c.dnsLoop.Load(); loop != nil && slices.Equal(*loop, forwarders) {
+		forwarders = nil
+	}
+	return replaceFile(c.corefilePath(), []byte(c.corefile(forwarders)), 0o600)
+}
+
+// Resolvers returns the name servers to which the cluster's DNS forwards names of the outside, and the file that names them, as
+// the configuration of CoreDNS has them.
+func (l Layout) Resolvers() (servers []string, file string, err error) {
+	data, err := os.ReadFile(l.corefilePath())
+	if err != nil {
+		return nil, "", fmt.Errorf("read the configuration of the cluster's DNS: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimRight(line, "\n")
+		if path, ok := strings.CutPrefix(line, resolversComment); ok {
+			file = path
+		}
+		if list, ok := strings.CutPrefix(line, forwardPrefix); ok {
+			servers = strings.Fields(strings.TrimSuffix(list, "{"))
+		}
+	}
+	return servers, file, nil
+}
 
 // newDNS returns the component that runs CoreDNS.
 func (c *Cluster) newDNS() (runFunc, error) {
-	file := filepath.Join(c.RunDir, "Corefile")
-	if err := atomicfile.WriteVolatile(file, []byte(c.corefile("/etc/resolv.conf")), 0o600); err != nil {
+	if _, err := c.writeCorefile(); err != nil {
 		return nil, err
 	}
-	return c.withReadiness(dnsName, dnsReady(c.Gateway), program{
-		name: dnsName, argv: []string{c.Program("berth-dns"), "-conf", file}, logFile: c.Log(dnsName),
+	run := program{
+		name: dnsName, argv: []string{c.Program("berth-dns"), "-conf", c.corefilePath()}, logFile: c.Log(dnsName),
 		pidFile: c.pidFile(dnsName),
-	}.run), nil
+	}.run
+	return c.withReadiness(dnsName, dnsReady(c.Gateway), func(ctx context.Context) error {
+		err := run(ctx)
+		if isLoop(err) {
+			forwarders, readErr := c.forwarders()
+			if readErr == nil {
+				c.dnsLoop.Store(&forwarders)
+			}
+			err = fmt.Errorf("the name servers of %s (%s) lead back to the cluster's own DNS, so names of the outside do not resolve until "+
+				"that file names others: %w", c.resolverFiles().Main, strings.Join(forwarders, ", "), err)
+		}
+		return err
+	}), nil
 }
 
 // dnsObjects are the Service kube-dns at its usual address, and its endpoint: the process on the pod bridge.

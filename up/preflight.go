@@ -19,7 +19,7 @@ import (
 func Programs() []string {
 	return []string{
 		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc", isolate.Program,
-		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
+		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "cni/berth", "images/pause",
 	}
 }
 

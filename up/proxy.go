@@ -64,13 +64,16 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 	return config, addresses[1], err
 }
 
+// proxyConfigPath is the path of kube-proxy's configuration.
+func (l Layout) proxyConfigPath() string { return filepath.Join(l.RunDir, "kube-proxy.json") }
+
 // newProxy returns the component that runs kube-proxy.
 func (c *Cluster) newProxy() (runFunc, error) {
 	config, metrics, err := c.proxyConfig()
 	if err != nil {
 		return nil, fmt.Errorf("make the configuration of kube-proxy: %w", err)
 	}
-	file := filepath.Join(c.RunDir, "kube-proxy.json")
+	file := c.proxyConfigPath()
 	if err := atomicfile.WriteVolatile(file, config, 0o600); err != nil {
 		return nil, err
 	}

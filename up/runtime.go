@@ -36,6 +36,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
 		// One rule for the whole cluster costs nothing per Pod, and cannot be left behind by a Pod.
 		ClusterMasquerade: machine.Firewall == "iptables",
+		AddressFilter:     c.addressFilter,
 		Machine:           machine,
 	}, nil
 }

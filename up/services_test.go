@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,16 +32,13 @@ func servicesLayout(t *testing.T) Layout {
 
 func TestCorefileForwardsOnlyWhereThereIsAServer(t *testing.T) {
 	l := servicesLayout(t)
-	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
-	require.NotContains(t, l.corefile(resolvConf), "forward", "the file does not exist")
-	require.NoError(t, os.WriteFile(resolvConf, []byte("search example.test\n# nameserver 10.0.0.1\nnameserver\n"), 0o600))
-	require.NotContains(t, l.corefile(resolvConf), "forward", "it names no server")
-	require.NoError(t, os.WriteFile(resolvConf, []byte("options edns0\nnameserver 127.0.0.53\n"), 0o600))
-	file := l.corefile(resolvConf)
-	require.Contains(t, file, "forward . "+resolvConf)
+	require.NotContains(t, l.corefile(nil), "forward", "a server block that forwards to nothing is an error")
+	file := l.corefile([]string{"10.9.9.9", "fd00::53"})
+	require.Contains(t, file, "forward . 10.9.9.9 fd00::53 {")
 	require.Contains(t, file, "bind 10.1.0.1\n")
 	require.Contains(t, file, "kubeconfig /data/kubeconfigs/dns.kubeconfig")
-	require.Contains(t, file, "disable denial cluster.local", "no negative answer is kept")
+	require.Contains(t, file, "disable denial cluster.local", "no negative response is kept")
+	require.Contains(t, file, "servfail 0s", "no failure is kept")
 }
 
 func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {

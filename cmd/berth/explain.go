@@ -38,8 +38,10 @@ const pluginName = "kubectl-why"
 
 type explainFlags struct {
 	kubeconfig, context, namespace, selector, output, socket string
-	all, allNamespaces, watch, exitCode, plugin              bool
-	timeout                                                  time.Duration
+	// from is the Pod of whose view a name is explained, runtime the container runtime of a node that is not berth up's.
+	from, runtime                               string
+	all, allNamespaces, watch, exitCode, plugin bool
+	timeout                                     time.Duration
 	// layout is that of the cluster of --data-dir; connect sets it.
 	layout up.Layout
 }
@@ -48,14 +50,16 @@ func newExplain() *cobra.Command {
 	var flags explainFlags
 	cmd := &cobra.Command{
 		Use: "explain TYPE/NAME", Aliases: []string{"why"},
-		Short: "Explain why a Pod, claim, volume, node or ReplicaSet is not ready, or how it became ready",
+		Short: "Explain why a Pod, claim, volume, node, Service or ReplicaSet is not ready, or how it became ready",
 		Long: "Says in one sentence what the object waits for, since when, and what holds it; then lists its stages, where the time\n" +
 			"went, the evidence, and the next safe command. With --all, lists everything that is stuck, the worst first.\n\n" +
-			"Types: pod, pvc, pv, node, replicaset, deployment, and kubectl's other names for them.\n\n" +
+			"Types: pod, pvc, pv, node, replicaset, deployment, service, and kubectl's other names for them.\n\n" +
+			"`berth explain dns NAME --from pod/POD` resolves a name as that Pod does: by its resolver file, its search list and from\n" +
+			"its network. It shows what each server responds, and which part fails.\n\n" +
 			"Exit codes: 0 explained, 1 not possible (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
 			"3 failed, 4 waiting, 5 terminating; with --all, the code of the worst object.",
 		Example: "  berth explain pod/demo\n  berth why pvc/data -n shop -o json\n  berth explain --all\n" +
-			"  berth explain pod/demo -w\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
+			"  berth explain pod/demo -w\n  berth explain svc/web\n  berth explain dns web.shop --from pod/demo\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
 		ValidArgsFunction: flags.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := flags.parse(args)
@@ -68,6 +72,8 @@ func newExplain() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
 	f.StringVar(&flags.socket, "socket", "", "`path` of the --socket of a 'berth node' or 'berth controllers' to read stages from (default: that of --data-dir)")
+	f.StringVar(&flags.from, "from", "", "with dns: the `pod/NAME` that resolves the name")
+	f.StringVar(&flags.runtime, "runtime-endpoint", "", "`path` of the container runtime's socket, on a node of another cluster: to see sockets and names there")
 	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
 	f.StringVarP(&flags.namespace, "namespace", "n", "", "the object's namespace (default: the kubeconfig's)")
 	f.BoolVar(&flags.all, "all", false, "list everything that is stuck, the worst first (in all namespaces unless -n is given)")
@@ -118,6 +124,12 @@ func (f *explainFlags) parse(args []string) (target, error) {
 		word, name = args[0], args[1]
 	default:
 		return target{}, fmt.Errorf("one object at a time: unexpected argument %q", args[2])
+	}
+	if word == wordDNS {
+		return f.parseName(name)
+	}
+	if f.from != "" {
+		return target{}, errors.New("--from goes with `dns NAME`, not with an object")
 	}
 	kind, err := explain.ParseKind(word)
 	if err != nil {
@@ -173,6 +185,9 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	} else if f.socket != "" {
 		return nil, src, fmt.Errorf("--socket: %w", err)
 	}
+	if err := f.connectNetwork(&src, config); err != nil {
+		return nil, src, err
+	}
 	return config, src, nil
 }
 
@@ -222,6 +237,9 @@ func (f *explainFlags) explainAndPrint(cmd *cobra.Command, config *rest.Config, 
 func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
+	if of.kind == explain.KindName {
+		of = target{explain.KindPod, f.pod()}
+	}
 	names, listErr := f.names(ctx, cmd, of.kind)
 	if near := suggest.Closest(of.name, names); listErr == nil && near != "" {
 		return fmt.Errorf("%w: did you mean %q?", err, near)

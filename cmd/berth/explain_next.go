@@ -10,7 +10,13 @@ import (
 
 // explain explains the object. The next command of the result is one for the cluster that this command uses.
 func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Explanation, error) {
-	explanation, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+	var explanation *explain.Explanation
+	var err error
+	if of.kind == explain.KindName {
+		explanation, err = explain.DNS(ctx, src, f.namespace, f.pod(), of.name)
+	} else {
+		explanation, err = explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func fit(text string, width, height int) string {
 
 // watchAPI calls notify at every change that can alter the explanation.
 func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, notify func()) error {
-	if !explain.Namespaced(kind) {
+	if !explain.Namespaced(kind) { // names may be of any namespace
 		namespace = corev1.NamespaceAll
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
@@ -164,6 +164,8 @@ func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind 
 		watched = append(watched, core.PersistentVolumes().Informer())
 	case explain.KindNode:
 		watched = append(watched, core.Nodes().Informer())
+	case explain.KindService, explain.KindName:
+		watched = append(watched, core.Pods().Informer(), core.Services().Informer(), factory.Discovery().V1().EndpointSlices().Informer())
 	default:
 		watched = append(watched, core.Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer(),
 			factory.Apps().V1().Deployments().Informer())

@@ -123,6 +123,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
 	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
+	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
 	resources := &config.Resources
 	flags.StringToStringVar(&resources.KubeReserved, "kube-reserved", nil, "resources reserved for the cluster's own processes: cpu=100m,memory=200Mi,ephemeral-storage=1Gi,pid=1000\n"+

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	// BinDir holds containerd, containerd-shim-runc-v2 and runc.
 	BinDir string
-	// CNIBinDir holds the CNI plugins bridge, host-local and portmap.
+	// CNIBinDir holds the CNI plugins bridge, host-local, portmap and berth.
 	CNIBinDir string
 	// Root is containerd's persistent directory: images, snapshots, metadata.
 	Root string
@@ -35,6 +35,9 @@ type Config struct {
 	// ClusterMasquerade says that the caller uses [Config.Masquerade] for the whole network; without, the bridge
 	// plugin masquerades Pod by Pod.
 	ClusterMasquerade bool
+	// AddressFilter says that the caller has installed package addressfilter's table of the bridge, so that the CNI plugin
+	// berth keeps the Pods to their own addresses.
+	AddressFilter bool
 	// SystemdCgroup lets systemd make the Pods' cgroups; the CRI client must then name slices as cgroup parents.
 	SystemdCgroup bool
 	// Machine is what this machine has, from [Detect].

@@ -67,6 +67,25 @@ func TestWrite(t *testing.T) {
 	require.Len(t, left, 1, "containerd reads every file there is")
 }
 
+func TestWriteWithAddressFilter(t *testing.T) {
+	c := exampleConfig(shortDir(t))
+	c.AddressFilter = true
+	require.NoError(t, c.Write())
+	data, err := os.ReadFile(filepath.Join(c.CNIConfDir, "10-berth.conflist"))
+	require.NoError(t, err)
+	var network struct {
+		Plugins []struct {
+			Type, Bridge string
+			Capabilities map[string]bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(data, &network))
+	require.Len(t, network.Plugins, 2, "each plugin is a process more for each Pod")
+	require.Equal(t, "berth", network.Plugins[1].Type)
+	require.Equal(t, "berth0", network.Plugins[1].Bridge)
+	require.True(t, network.Plugins[1].Capabilities["portMappings"])
+}
+
 func TestWriteWithoutOverlay(t *testing.T) {
 	c := exampleConfig(shortDir(t))
 	c.Machine.Snapshotter = "native"

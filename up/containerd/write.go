@@ -160,8 +160,11 @@ func (c Config) network() ([]byte, error) {
 			}}},
 		},
 	}
-	portmap := object{"type": "portmap", "backend": c.Machine.Firewall, "capabilities": object{"portMappings": true}}
+	ports := object{"type": "portmap", "backend": c.Machine.Firewall, "capabilities": object{"portMappings": true}}
+	if c.AddressFilter { // it runs portmap itself, for the Pods that have host ports
+		ports["type"], ports["bridge"] = "berth", c.Bridge
+	}
 	return json.MarshalIndent(object{
-		"cniVersion": "1.0.0", "name": c.Bridge, "plugins": []object{bridge, portmap},
+		"cniVersion": "1.0.0", "name": c.Bridge, "plugins": []object{bridge, ports},
 	}, "", "  ")
 }

@@ -1,0 +1,92 @@
+package addressfilter
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// Port is a port of the bridge, and the addresses of the Pod behind it.
+type Port struct {
+	// Name is that of the network interface on the bridge.
+	Name string
+	// Card is the hardware address of the Pod's interface.
+	Card net.HardwareAddr
+	// Addresses are the Pod's IPv4 addresses.
+	Addresses []netip.Addr
+}
+
+// element is a member of one of the sets.
+type element struct {
+	set string
+	key []byte
+}
+
+// elements are the members of the sets for the port, the port itself last: it is restricted once its addresses are known.
+func (p Port) elements() ([]element, error) {
+	if len(p.Name) == 0 || len(p.Name) >= unix.IFNAMSIZ || len(p.Card) != 6 || len(p.Addresses) == 0 {
+		return nil, fmt.Errorf("port %q with hardware address %q and addresses %v: not that of a Pod", p.Name, p.Card, p.Addresses)
+	}
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, p.Name)
+	card := append(append([]byte{}, name...), append([]byte(p.Card), 0, 0)...) // each part fills words of 4 bytes
+	list := []element{{setCards, card}}
+	for _, address := range p.Addresses {
+		if !address.Is4() {
+			return nil, fmt.Errorf("port %s: %s is no IPv4 address", p.Name, address)
+		}
+		list = append(list, element{setAddresses, append(append([]byte{}, card...), address.AsSlice()...)})
+	}
+	return append(list, element{setPorts, name}), nil
+}
+
+// Restrict lets the port send from its own addresses only. Doing it again changes nothing.
+func (t Table) Restrict(port Port) error {
+	elements, err := port.elements()
+	if err != nil {
+		return fmt.Errorf("keep a Pod to its own addresses: %w", err)
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("keep the Pod at port %s to its own addresses: %w", port.Name, err)
+	}
+	for _, e := range elements {
+		if err := conn.SetAddElements(t.set(e.set), []nftables.SetElement{{Key: e.key}}); err != nil {
+			return fmt.Errorf("keep the Pod at port %s to its own addresses: %w", port.Name, err)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("keep the Pod at port %s to its own addresses: %w", port.Name, err)
+	}
+	return nil
+}
+
+// Release forgets the port. It does nothing if the port is unknown or the table does not exist.
+func (t Table) Release(port Port) error {
+	elements, err := port.elements()
+	if err != nil {
+		return fmt.Errorf("forget the addresses of a Pod: %w", err)
+	}
+	for _, e := range elements { // one by one: an element that is missing fails those of its batch
+		conn, err := nftables.New()
+		if err != nil {
+			return fmt.Errorf("forget the addresses of the Pod at port %s: %w", port.Name, err)
+		}
+		err = conn.SetDeleteElements(t.set(e.set), []nftables.SetElement{{Key: e.key}})
+		if err == nil {
+			err = conn.Flush()
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("forget the addresses of the Pod at port %s: %w", port.Name, err)
+		}
+	}
+	return nil
+}
+
+func (t Table) set(name string) *nftables.Set {
+	return &nftables.Set{Table: &nftables.Table{Family: nftables.TableFamilyBridge, Name: t.Bridge}, Name: name}
+}

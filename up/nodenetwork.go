@@ -1,0 +1,17 @@
+package up
+
+import (
+	"path/filepath"
+
+	"github.com/berth-dev/berth/explain/nodenetwork"
+)
+
+// NodeNetwork says where explanations find this node's processes.
+func (l Layout) NodeNetwork() nodenetwork.Config {
+	pidFile := func(name string) string { return filepath.Join(l.RunDir, name+".pid") }
+	return nodenetwork.Config{
+		RuntimeSocket: l.ContainerdSocket(), NodePID: pidFile(containerdName), Resolvers: l.Resolvers,
+		Proxy: nodenetwork.Process{ConfigFile: l.proxyConfigPath(), PIDFile: pidFile(proxyName), LogFile: l.Log(proxyName)},
+		DNS:   nodenetwork.Process{ConfigFile: l.corefilePath(), PIDFile: pidFile(dnsName), LogFile: l.Log(dnsName)},
+	}
+}

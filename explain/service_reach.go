@@ -162,9 +162,9 @@ func (q *builder) checkProxy(ctx context.Context, f *serviceFacts, found *findin
 		q.unseen = append(q.unseen, "kube-proxy: the cluster runs none of its own, so another program has to forward connections to "+f.service.Spec.ClusterIP)
 		return nil
 	}
-	problem := &finding{state: Waiting, heldBy: "kube-proxy"}
+	problem := &finding{state: Waiting, heldBy: "kube-proxy", next: f.kubectl("get service", f.service.Name)}
 	if state.LogFile != "" {
-		problem.next = "tail " + state.LogFile
+		problem.remedy = "see the log of kube-proxy, " + state.LogFile
 	}
 	leads := fmt.Sprintf("its address %s may not lead to its Pods", f.service.Spec.ClusterIP)
 	behind := q.now.Sub(state.QueuedAt)

@@ -12,14 +12,17 @@ import (
 // called, if a Service of the cluster serves the webhook: its name, and the Service's name and namespace.
 var webhookError = regexp.MustCompile(`failed calling webhook "([^"]+)".*https://([a-z0-9-]+)\.([a-z0-9-]+)\.svc[:/]`)
 
+// reasonWebhookFailed is the reason where an object is not created because an admission webhook cannot be called.
+const reasonWebhookFailed = "WebhookFailed"
+
 // adoptWebhook explains a failure that is due to an admission webhook by the Service of the webhook.
 func (q *builder) adoptWebhook(ctx context.Context, found *finding) {
 	match := webhookError.FindStringSubmatch(found.verdict)
-	if match == nil || found.state == Ready {
+	if match == nil || found.state == Ready || found.reason == reasonWebhookFailed {
 		return
 	}
 	webhook, name, namespace := match[1], match[2], match[3]
-	found.reason, found.heldBy = "WebhookFailed", fmt.Sprintf("service %s/%s of webhook %s", namespace, name, webhook)
+	found.reason, found.heldBy = reasonWebhookFailed, fmt.Sprintf("service %s/%s of webhook %s", namespace, name, webhook)
 	found.next = fmt.Sprintf("berth explain svc/%s -n %s", name, namespace)
 	found.remedy = "repair the Service, or remove the webhook's configuration if its program is no longer used"
 	explanation, err := explainService(ctx, q.src, namespace, name)

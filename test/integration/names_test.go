@@ -113,14 +113,14 @@ func (s *nameServer) pass(request []byte, from net.Addr, server string) {
 
 // nameCauses are causes why a name does not resolve in a Pod.
 func nameCauses(t *testing.T, c *cluster, resolvConf string) []serviceCause {
-	dns := func(name string) []string { return []string{"dns", name, "--from", "pod/server"} }
+	dns := func(name string) []string { return []string{"dns", name, "--from", "pod/backend"} }
 	servers := func(content string) func() {
 		return func() { require.NoError(t, os.WriteFile(resolvConf, []byte(content), 0o600)) }
 	}
 	original := string(readFile(t, resolvConf))
 	return []serviceCause{
 		{reason: "Resolved", wantText: "as server.default.svc.cluster.local., by " + c.gateway() + " (the cluster's DNS)", object: dns("server")},
-		{reason: "Resolved", wantText: "resolves to 192.0.2.7 for pod server, as outside.example.", object: dns("outside.example")},
+		{reason: "Resolved", wantText: "resolves to 192.0.2.7 for pod backend, as outside.example.", object: dns("outside.example")},
 		{reason: "HostsFile", wantText: "its /etc/hosts has the name", object: dns("localhost")},
 		{reason: "NoSuchService", wantText: "did you mean server?", object: dns("servr")},
 		{reason: "NoSuchNamespace", wantText: "did you mean server.default?", object: dns("server.defalt")},
@@ -132,7 +132,7 @@ func nameCauses(t *testing.T, c *cluster, resolvConf string) []serviceCause {
 		}},
 		{reason: "NameNotFound", wantText: "NXDOMAIN", object: dns("none.example.test")},
 		{reason: "InvalidName", wantText: "is no name", object: dns("a..b")},
-		{reason: "NotClusterDNS", wantText: "because its dnsPolicy is Default", object: []string{"dns", "server.default", "--from", "pod/plain"},
+		{reason: "NotClusterDNS", wantText: "because its dnsPolicy is None", object: []string{"dns", "server.default", "--from", "pod/plain"},
 			setUp: func() {
 				servers("nameserver 192.0.2.53\n")()
 				c.apply(podManifest("plain", shell("sleep 1000", ""), `"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.77"]}, "hostNetwork": true`))

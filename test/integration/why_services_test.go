@@ -38,7 +38,7 @@ func TestWhyServices(t *testing.T) {
 	require.NoError(t, os.WriteFile(resolvConf, []byte("nameserver "+upstream.address+"\n"), 0o600))
 	c.up("--unsafe-no-fsync", "--resolv-conf", resolvConf)
 	importShell(t, c)
-	c.apply(serverPod("server", "server", "mkdir /w; exec /bin/busybox httpd -f -p 8080 -h /w"))
+	c.apply(serverPod("backend", "server", "mkdir /w; exec /bin/busybox httpd -f -p 8080 -h /w"))
 	c.apply(serviceManifest("server", `"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]`))
 	c.waitPod("app=server", "ready", isReady)
 	catalogue := string(readFile(t, "../../docs/why.md"))
@@ -119,11 +119,11 @@ func serviceObjectCauses(c *cluster) []serviceCause {
 	ports := `"ports": [{"port": 80, "targetPort": 8080}]`
 	return []serviceCause{
 		{reason: "Ready", wantText: "leads to 1 of 1 Pod at", object: svc("server")},
-		{reason: "SelectorMatchesNothing", wantText: `pod server comes closest: its label app is "server", not "serve"`, object: svc("typo"),
+		{reason: "SelectorMatchesNothing", wantText: `pod backend comes closest: its label app is "server", not "serve"`, object: svc("typo"),
 			setUp: apply(serviceManifest("typo", `"selector": {"app": "serve"}, `+ports))},
 		{reason: "ScaledToZero", wantText: "deployment idle match its selector, and it has 0 replicas", object: svc("idle"),
 			setUp: apply(deploymentManifest("idle", "default", 0), serviceManifest("idle", `"selector": {"app": "idle"}, `+ports))},
-		{reason: "TargetPortMissing", wantText: `its targetPort "web" is the name of no container port of pod server, which has http (8080/TCP)`,
+		{reason: "TargetPortMissing", wantText: `its targetPort "web" is the name of no container port of pod backend, which has http (8080/TCP)`,
 			object: svc("port-name"), setUp: apply(serviceManifest("port-name", `"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": "web"}]`))},
 		{reason: "ProbeFailing", wantText: "none of the 1 Pod that its selector matches is ready; pod sick: waiting", object: svc("sick"),
 			setUp: apply(podManifest("sick", shell("sleep 1000", `"readinessProbe": {"periodSeconds": 1, "exec": {"command": ["/bin/busybox", "false"]}}`), ""),
@@ -201,7 +201,7 @@ func (c *cluster) signalProgram(name string, signal syscall.Signal) {
 func serviceNetworkCauses(t *testing.T, c *cluster, broken string) []serviceCause {
 	svc := func(name string) []string { return []string{"svc/" + name} }
 	return []serviceCause{
-		{reason: "NothingListens", wantText: "port 80 leads to 8081/TCP of pod server, and no process listens there; the Pod listens on 8080/TCP (busybox (process",
+		{reason: "NothingListens", wantText: "port 80 leads to 8081/TCP of pod backend, and no process listens there; the Pod listens on 8080/TCP (busybox (process",
 			object: svc("wrong-port"),
 			setUp: func() {
 				c.apply(serviceManifest("wrong-port", `"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8081}]`))

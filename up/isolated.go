@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -82,12 +81,19 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 	if err != nil {
 		return err
 	}
-	servers := nameservers("/etc/resolv.conf")
+	resolvers, err := c.resolverFiles().Read()
+	if err != nil {
+		return err
+	}
 	config := isolate.Config{
 		Link: c.Bridge(), Avoid: []netip.Prefix{pods, services}, DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
 		NewDataDir: created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
 	}
-	for _, server := range servers {
+	for _, text := range resolvers.Servers {
+		server, err := netip.ParseAddr(text)
+		if err != nil {
+			continue // Read accepts addresses only
+		}
 		if server.IsLoopback() {
 			config.Resolvers = append(config.Resolvers, server)
 		} else {
@@ -102,25 +108,6 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 	program := c.Program(isolate.Program)
 	err = unix.Exec(program, append([]string{program}, config.Args()...), os.Environ())
 	return fmt.Errorf("start %s: %w", program, err)
-}
-
-// nameservers returns the name servers of a resolv.conf.
-func nameservers(path string) []netip.Addr {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	var servers []netip.Addr
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if server, err := netip.ParseAddr(fields[1]); err == nil {
-			servers = append(servers, server)
-		}
-	}
-	return servers
 }
 
 // isolatedArgs are the arguments with which the control plane serves on the machine's loopback, too; the file is its inherited

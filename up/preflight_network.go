@@ -103,7 +103,7 @@ var bridgeName = regexp.MustCompile(`^berth[0-9a-f]{8}$`)
 // dataLink is a symbolic link in the run directory to the data directory.
 const dataLink = "data"
 
-// otherClusters returns the states of the clusters that run in the machine's network namespace beside this one.
+// otherClusters returns the states of the clusters that run in this network namespace beside this one.
 func (l Layout) otherClusters() []state {
 	links, _ := filepath.Glob(runDir("*") + "/" + dataLink) // the pattern is right
 	var found []state
@@ -113,7 +113,10 @@ func (l Layout) otherClusters() []state {
 			continue
 		}
 		other, err := readState(filepath.Join(dir, stateName))
-		if err != nil || other.Isolated || !isLocked(filepath.Join(dir, lockName)) {
+		if err != nil || other.Isolated {
+			continue
+		}
+		if pid, running := lockHolder(filepath.Join(dir, lockName)); !running || isInOtherNetwork(pid) {
 			continue
 		}
 		other.dataDir = dir
@@ -122,14 +125,25 @@ func (l Layout) otherClusters() []state {
 	return found
 }
 
-// isLocked reports whether a process has locked an existing file.
-func isLocked(path string) bool {
+// lockHolder reports whether a process has locked an existing file, and which; pid is 0 if that is unknown.
+func lockHolder(path string) (pid int, locked bool) {
 	file, err := os.Open(path)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	defer file.Close()
-	return errors.As(filelock.TryLock(file), new(*filelock.HeldError))
+	var held *filelock.HeldError
+	if !errors.As(filelock.TryLock(file), &held) {
+		return 0, false
+	}
+	return held.PID, true
+}
+
+// isInOtherNetwork reports whether a process is certainly in another network namespace than this one.
+func isInOtherNetwork(pid int) bool {
+	own, ownErr := os.Readlink("/proc/self/ns/net")
+	other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	return ownErr == nil && err == nil && own != other
 }
 
 // port is a port that the cluster listens on.

@@ -4,12 +4,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/routes"
 )
 
@@ -34,6 +37,33 @@ func TestNetworksThatOverlapTheMachines(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, "/other", found[0].cluster)
 	require.Equal(t, "10.1.128.0/24", found[0].theirs.String())
+}
+
+// TestClustersInOtherNetworkNamespacesAreNoConflict locks a data directory by a process in a network namespace of its own.
+func TestClustersInOtherNetworkNamespacesAreNoConflict(t *testing.T) {
+	path := filepath.Join(t.TempDir(), lockName)
+	_, locked := lockHolder(path)
+	require.False(t, locked, "no file")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, locked = lockHolder(path)
+	require.False(t, locked)
+	own, err := filelock.Acquire(path)
+	require.NoError(t, err)
+	pid, locked := lockHolder(path)
+	require.True(t, locked)
+	require.Equal(t, os.Getpid(), pid)
+	require.NoError(t, own.Close())
+	require.False(t, isInOtherNetwork(os.Getpid()))
+	require.False(t, isInOtherNetwork(0), "an unknown process may be in this one")
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	process := exec.Command("/bin/sleep", "1000")
+	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	require.NoError(t, process.Start())
+	require.True(t, isInOtherNetwork(process.Process.Pid))
+	require.NoError(t, process.Process.Kill())
+	require.Error(t, process.Wait())
 }
 
 func TestPortsAreCheckedBeforeTheBridgeExists(t *testing.T) {

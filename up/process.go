@@ -13,11 +13,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/pidfile"
 	"github.com/berth-dev/berth/up/removal"
 )
 
@@ -67,7 +66,7 @@ func (p program) run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
-	if err := writePID(p.pidFile, cmd.Process.Pid); err != nil {
+	if err := pidfile.Write(p.pidFile, cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	err = cmd.Wait()
@@ -138,67 +137,39 @@ func isStackLine(line string) bool {
 		strings.HasPrefix(line, "created by ") || strings.HasPrefix(line, "[signal ") || strings.HasSuffix(line, ")")
 }
 
-// pidFile is the file with the PID of a process of the cluster. That of an isolated cluster's process has another name, because
-// the PID means nothing outside of the cluster's PID namespace.
+// The names of pid files end with pidSuffix; those of an isolated cluster's processes with insidePIDSuffix, because an ID means
+// nothing outside of the cluster's PID namespace.
+const (
+	pidSuffix       = ".pid"
+	insidePIDSuffix = ".inside-pid"
+)
+
+// pidFile is the file with the PID of a process of the cluster.
 func (c *Cluster) pidFile(process string) string {
 	if c.config.Inside != nil {
-		return filepath.Join(c.RunDir, process+".inside-pid")
+		return filepath.Join(c.RunDir, process+insidePIDSuffix)
 	}
-	return filepath.Join(c.RunDir, process+".pid")
-}
-
-// writePID notes the process in the file, with its start time, because pids are used again.
-func writePID(path string, pid int) error {
-	start, err := startTime(pid)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has exited already
-	}
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o600)
-}
-
-// startTime returns when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).
-func startTime(pid int) (string, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", fmt.Errorf("read process %d: %w", pid, err)
-	}
-	// The command's name is in parentheses and may contain any characters: count from the last parenthesis.
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 {
-		return "", fmt.Errorf("read process %d: short stat", pid)
-	}
-	return fields[19], nil
+	return filepath.Join(c.RunDir, process+pidSuffix)
 }
 
 // stopStale stops the processes that an earlier run of this cluster left behind, and returns their names. It kills
 // containerd: see containerd.StopSignal.
 func stopStale(ctx context.Context, runDir string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(runDir, "*.pid"))
+	files, err := filepath.Glob(filepath.Join(runDir, "*"+pidSuffix))
 	if err != nil {
 		return nil, err
 	}
 	var ended []string
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return ended, fmt.Errorf("read a pid file of an earlier run: %w", err)
-		}
-		fields := strings.Fields(string(data))
-		if len(fields) == 2 {
-			pid, err := strconv.Atoi(fields[0])
-			if start, startErr := startTime(pid); err == nil && startErr == nil && start == fields[1] {
-				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), removal.StopProcess
-				if name == containerdName {
-					end = removal.KillProcess
-				}
-				if err := end(ctx, pid); err != nil {
-					return ended, err
-				}
-				ended = append(ended, name)
+		if pid := pidfile.Running(pidfile.Proc, file); pid != 0 {
+			name, end := strings.TrimSuffix(filepath.Base(file), pidSuffix), removal.StopProcess
+			if name == containerdName {
+				end = removal.KillProcess
 			}
+			if err := end(ctx, pid); err != nil {
+				return ended, err
+			}
+			ended = append(ended, name)
 		}
 		if err := os.Remove(file); err != nil {
 			return ended, fmt.Errorf("remove a pid file of an earlier run: %w", err)

@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/pidfile"
 	"github.com/berth-dev/berth/internal/resolvconf"
 )
 
@@ -86,13 +86,13 @@ func (c *Cluster) updateResolvers() error {
 		return err
 	}
 	c.logger.Info("the machine's name servers have changed", "component", resolversName)
-	return signalProcess(filepath.Join(c.RunDir, dnsName+".pid"), unix.SIGUSR1)
+	return signalProcess(c.pidFile(dnsName), unix.SIGUSR1)
 }
 
 // signalProcess sends a signal to the process of a pid file. A process that does not run reads its configuration when it
 // starts.
 func signalProcess(pidFile string, signal unix.Signal) error {
-	pid := readPID(pidFile)
+	pid := pidfile.Running(pidfile.Proc, pidFile)
 	if pid == 0 {
 		return nil
 	}
@@ -100,23 +100,6 @@ func signalProcess(pidFile string, signal unix.Signal) error {
 		return fmt.Errorf("signal process %d: %w", pid, err)
 	}
 	return nil
-}
-
-// readPID returns the process of a pid file; 0 if it does not run.
-func readPID(file string) int {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(data))
-	if len(fields) != 2 {
-		return 0
-	}
-	pid, err := strconv.Atoi(fields[0])
-	if start, startErr := startTime(pid); err != nil || startErr != nil || start != fields[1] {
-		return 0
-	}
-	return pid
 }
 
 // replaceFile writes the file unless it has the content already.

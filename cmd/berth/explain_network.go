@@ -48,7 +48,7 @@ func (f *explainFlags) connectNetwork(src *explain.Source, config *rest.Config) 
 		if _, err := os.Stat(socket); err != nil {
 			return fmt.Errorf("--runtime-endpoint: %w", err)
 		}
-		src.Network = nodenetwork.New(nodenetwork.Config{RuntimeSocket: socket})
+		src.Network = nodenetwork.New(nodenetwork.Config{RuntimeSocket: socket, PeerSocket: socket})
 		return nil
 	}
 	own, err := clientcmd.BuildConfigFromFlags("", f.layout.AdminKubeconfig())

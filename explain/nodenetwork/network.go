@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -19,12 +18,16 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/netns"
 )
 
 // Config says where a cluster's processes are found on this machine.
 type Config struct {
 	// RuntimeSocket is the container runtime's socket.
 	RuntimeSocket string
+	// PeerSocket is the socket of a process that is in the PID namespace of the node's other processes. If nothing listens on
+	// it, they are in this process's own.
+	PeerSocket string
 	// NodePID is the pid file of a process in the node's network namespace. If it is empty or of no running process, the
 	// node's network is that of this process.
 	NodePID string
@@ -54,54 +57,37 @@ func New(config Config) *Network { return &Network{config: config} }
 
 // Dial connects from the network namespace of the Pod; from the node's if pod is nil.
 func (n *Network) Dial(ctx context.Context, pod *corev1.Pod, network, address string) (net.Conn, error) {
-	pid := runningPID(n.config.NodePID)
-	if pod != nil {
-		var err error
-		if pid, err = n.sandboxPID(ctx, pod); err != nil {
-			return nil, err
-		}
+	process, err := n.processOf(ctx, pod)
+	if err != nil {
+		return nil, err
 	}
-	return dialIn(ctx, pid, network, address)
+	return dialIn(ctx, process, network, address)
 }
 
-// dialIn connects from the network namespace of the process; from this process's own if pid is 0.
-func dialIn(ctx context.Context, pid int, network, address string) (net.Conn, error) {
+// processOf returns the process that holds the Pod's namespaces; one in the node's network if pod is nil.
+func (n *Network) processOf(ctx context.Context, pod *corev1.Pod) (procDir, error) {
+	if pod != nil {
+		return n.sandboxProcess(ctx, pod)
+	}
+	if process := n.running(ctx, n.config.NodePID); process != "" {
+		return process, nil
+	}
+	return self, nil
+}
+
+// dialIn connects from the network namespace of the process.
+func dialIn(ctx context.Context, process procDir, network, address string) (net.Conn, error) {
 	var dialer net.Dialer
-	if pid == 0 {
+	if process == self {
 		return dialer.DialContext(ctx, network, address)
 	}
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	results := make(chan result, 1)
-	go func() {
-		// The thread is in another namespace from here on: it ends with this goroutine, which never unlocks it. The dialer
-		// creates the socket on this thread, because the address has no name to resolve.
-		runtime.LockOSThread()
-		if err := enterNetwork(pid); err != nil {
-			results <- result{err: err}
-			return
-		}
-		conn, err := dialer.DialContext(ctx, network, address)
-		results <- result{conn, err}
-	}()
-	got := <-results
-	return got.conn, got.err
-}
-
-// enterNetwork moves this thread to the network namespace of the process.
-func enterNetwork(pid int) error {
-	file := fmt.Sprintf("/proc/%d/ns/net", pid)
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open network namespace %s: %w", file, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", file, err)
-	}
-	return nil
+	var conn net.Conn
+	err := netns.Do(process.file("ns/net"), func() (err error) {
+		// The dialer creates the socket on this thread, because the address has no name to resolve.
+		conn, err = dialer.DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
 }
 
 // maxFileBytes bounds what ReadFile reads of a file of a container.
@@ -109,11 +95,11 @@ const maxFileBytes = 64 << 10
 
 // ReadFile reads a small file as a running container of the Pod sees it. Links lead to files of the container only.
 func (n *Network) ReadFile(ctx context.Context, pod *corev1.Pod, file string) ([]byte, error) {
-	pid, err := n.containerPID(ctx, pod)
+	process, err := n.containerProcess(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	return readBelow(fmt.Sprintf("/proc/%d/root", pid), file)
+	return readBelow(process.file("root"), file)
 }
 
 // readBelow reads a regular file below a root directory, of which no link leads out.
@@ -174,63 +160,63 @@ func sandboxID(ctx context.Context, client runtimeapi.RuntimeServiceClient, pod 
 	return list.Items[0].Id, nil
 }
 
-// sandboxPID returns the process that holds the Pod's namespaces.
-func (n *Network) sandboxPID(ctx context.Context, pod *corev1.Pod) (int, error) {
+// sandboxProcess returns the process that holds the Pod's namespaces.
+func (n *Network) sandboxProcess(ctx context.Context, pod *corev1.Pod) (procDir, error) {
 	client, conn, err := n.runtime()
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	defer conn.Close()
 	id, err := sandboxID(ctx, client, pod)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	status, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
-		return 0, fmt.Errorf("read the sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return "", fmt.Errorf("read the sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return pidOf(status.Info)
+	return n.processIn(ctx, status.Info)
 }
 
-// containerPID returns a process of a running container of the Pod; that of its sandbox if none runs.
-func (n *Network) containerPID(ctx context.Context, pod *corev1.Pod) (int, error) {
+// containerProcess returns a process of a running container of the Pod; that of its sandbox if none runs.
+func (n *Network) containerProcess(ctx context.Context, pod *corev1.Pod) (procDir, error) {
 	client, conn, err := n.runtime()
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	defer conn.Close()
 	id, err := sandboxID(ctx, client, pod)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	list, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
-		return 0, fmt.Errorf("list the containers of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return "", fmt.Errorf("list the containers of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	for _, container := range list.Containers {
 		status, err := client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container.Id, Verbose: true})
 		if err != nil {
 			continue // it has ended meanwhile
 		}
-		if pid, err := pidOf(status.Info); err == nil {
-			return pid, nil
+		if process, err := n.processIn(ctx, status.Info); err == nil {
+			return process, nil
 		}
 	}
-	return n.sandboxPID(ctx, pod)
+	return n.sandboxProcess(ctx, pod)
 }
 
-// pidOf reads the process ID from the verbose status of a sandbox or container.
-func pidOf(info map[string]string) (int, error) {
+// processIn reads the process from the verbose status of a sandbox or container.
+func (n *Network) processIn(ctx context.Context, info map[string]string) (procDir, error) {
 	var details struct {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(info["info"]), &details); err != nil {
-		return 0, fmt.Errorf("read the process of a sandbox: %w", err)
+		return "", fmt.Errorf("read the process of a sandbox: %w", err)
 	}
 	if details.PID <= 0 {
-		return 0, errors.New("the container runtime does not report the process of the sandbox")
+		return "", errors.New("the container runtime does not report the process of the sandbox")
 	}
-	return details.PID, nil
+	return processDir(n.proc(ctx), details.PID), nil
 }

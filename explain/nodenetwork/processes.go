@@ -1,7 +1,6 @@
 package nodenetwork
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,16 +43,16 @@ func (n *Network) Proxy(ctx context.Context) (explain.ProxyState, error) {
 	if err := json.Unmarshal(data, &config); err != nil {
 		return state, fmt.Errorf("read the configuration of kube-proxy: %w", err)
 	}
-	pid := runningPID(process.PIDFile)
-	if pid == 0 {
+	running := n.running(ctx, process.PIDFile)
+	if running == "" {
 		state.Problem = "does not run: " + lastLine(process.LogFile)
 		return state, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	families, err := scrape(ctx, pid, config.MetricsBindAddress)
+	families, err := scrape(ctx, running, config.MetricsBindAddress)
 	if err != nil {
-		state.Problem = fmt.Sprintf("(process %d) does not respond: %v", pid, err)
+		state.Problem = fmt.Sprintf("(process %s) does not respond: %v", filepath.Base(string(running)), err)
 		return state, nil
 	}
 	state.QueuedAt, state.SyncedAt = laggingFamily(families)
@@ -64,9 +63,9 @@ func (n *Network) Proxy(ctx context.Context) (explain.ProxyState, error) {
 }
 
 // scrape reads metrics on loopback in the network namespace of the process.
-func scrape(ctx context.Context, pid int, address string) (map[string]*dto.MetricFamily, error) {
+func scrape(ctx context.Context, process procDir, address string) (map[string]*dto.MetricFamily, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return dialIn(ctx, pid, network, address)
+		return dialIn(ctx, process, network, address)
 	}}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
 	if err != nil {
@@ -116,9 +115,9 @@ func gauges(family *dto.MetricFamily) map[string]time.Time {
 }
 
 // DNSProblem says why the cluster's DNS does not run on this node.
-func (n *Network) DNSProblem(context.Context) string {
+func (n *Network) DNSProblem(ctx context.Context) string {
 	process := n.config.DNS
-	if _, err := os.Stat(process.ConfigFile); err != nil || runningPID(process.PIDFile) != 0 {
+	if _, err := os.Stat(process.ConfigFile); err != nil || n.running(ctx, process.PIDFile) != "" {
 		return ""
 	}
 	return "does not run: " + lastLine(process.LogFile)
@@ -130,32 +129,6 @@ func (n *Network) Resolvers(context.Context) (servers []string, file string, err
 		return nil, "", errors.New("the configuration of the cluster's DNS is unknown here")
 	}
 	return n.config.Resolvers()
-}
-
-// runningPID returns the process of a pid file, which has the ID and the start time; 0 if it does not run.
-func runningPID(file string) int {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(data))
-	if len(fields) != 2 {
-		return 0
-	}
-	pid, err := strconv.Atoi(fields[0])
-	if err != nil {
-		return 0
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	// The command's name is in parentheses and may contain any characters. The start time is field 22.
-	rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(rest) < 20 || rest[19] != fields[1] || rest[0] == "Z" {
-		return 0
-	}
-	return pid
 }
 
 // lastLine returns the last line of a log.

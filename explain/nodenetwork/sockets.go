@@ -2,7 +2,6 @@ package nodenetwork
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -28,18 +27,15 @@ const (
 
 // Sockets returns the sockets on which processes in the Pod's network namespace listen; in the node's if pod is nil.
 func (n *Network) Sockets(ctx context.Context, pod *corev1.Pod) ([]explain.Socket, error) {
-	pid := cmp.Or(runningPID(n.config.NodePID), os.Getpid())
-	if pod != nil {
-		var err error
-		if pid, err = n.sandboxPID(ctx, pod); err != nil {
-			return nil, err
-		}
+	process, err := n.processOf(ctx, pod)
+	if err != nil {
+		return nil, err
 	}
-	return socketsOf(pid)
+	return socketsOf(process)
 }
 
 // socketsOf lists the listening sockets of the process's network namespace.
-func socketsOf(pid int) ([]explain.Socket, error) {
+func socketsOf(process procDir) ([]explain.Socket, error) {
 	var sockets []explain.Socket
 	var inodes []string
 	for _, table := range []struct {
@@ -49,12 +45,12 @@ func socketsOf(pid int) ([]explain.Socket, error) {
 		{"tcp", tcpListen, corev1.ProtocolTCP}, {"tcp6", tcpListen, corev1.ProtocolTCP},
 		{"udp", udpUnconnected, corev1.ProtocolUDP}, {"udp6", udpUnconnected, corev1.ProtocolUDP},
 	} {
-		file, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", pid, table.file))
+		file, err := os.Open(process.file("net/" + table.file))
 		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(table.file, "6") {
 			continue // the kernel has no IPv6
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the sockets of process %d: %w", pid, err)
+			return nil, fmt.Errorf("read the sockets of process %s: %w", process, err)
 		}
 		lines := bufio.NewScanner(file)
 		for lines.Scan() {
@@ -66,10 +62,10 @@ func socketsOf(pid int) ([]explain.Socket, error) {
 		}
 		err = errors.Join(lines.Err(), file.Close())
 		if err != nil {
-			return nil, fmt.Errorf("read the sockets of process %d: %w", pid, err)
+			return nil, fmt.Errorf("read the sockets of process %s: %w", process, err)
 		}
 	}
-	owners := socketOwners(pid, inodes)
+	owners := socketOwners(process, inodes)
 	for i, inode := range inodes {
 		sockets[i].Process = owners[inode]
 	}
@@ -96,16 +92,16 @@ func parseSocket(line, state string) (socket explain.Socket, inode string, ok bo
 
 // socketOwners returns the processes that have the sockets open, by their inodes. It searches the processes in the network
 // namespace of the given one.
-func socketOwners(pid int, inodes []string) map[string]string {
+func socketOwners(process procDir, inodes []string) map[string]string {
 	owners := make(map[string]string)
 	if len(inodes) == 0 {
 		return owners
 	}
-	namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	namespace, err := os.Readlink(process.file("ns/net"))
 	if err != nil {
 		return owners
 	}
-	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	dirs, _ := filepath.Glob(filepath.Join(filepath.Dir(string(process)), "[0-9]*")) // the pattern is right
 	for _, dir := range dirs {
 		if own, err := os.Readlink(filepath.Join(dir, "ns/net")); err != nil || own != namespace {
 			continue

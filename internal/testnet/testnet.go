@@ -1,17 +1,20 @@
-// Package testnet gives tests networks for their Pods that nothing else on the machine uses: neither a concurrent test, nor
-// a network interface, such as a VPN's or one of a killed test.
+// Package testnet gives tests networks for their Pods that nothing else on the machine uses: neither a concurrent test, in
+// whatever network namespace, nor a network interface, such as a VPN's or one of a killed test.
 package testnet
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Size is how many networks a test is given at once.
@@ -24,7 +27,8 @@ const first, count = 100, (256 - first) / Size
 // Claim returns the second byte N of Size networks 10.N.0.0/16 to 10.N+Size-1.0.0/16. They are the test's until it ends.
 func Claim(t testing.TB) int {
 	t.Helper()
-	claim, release, err := claimFrom("@berth-test-network-", rand.IntN(count), networksInUse)
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-networks-%d.lock", os.Getuid()))
+	claim, release, err := claimFrom(path, rand.IntN(count), networksInUse)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,30 +46,39 @@ func Prefix(second int) netip.Prefix {
 }
 
 // claimFrom claims the first free networks from the start'th on. Tests start at random, so that connections which the
-// kernel still tracks for one test do not affect the next. Claims are abstract sockets whose names begin with locks; inUse
-// lists the networks of the machine's interfaces.
-func claimFrom(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim int, release func() error, err error) {
+// kernel still tracks for one test do not affect the next. A claim is a lock of one byte of the file, which tests in other
+// network namespaces see, too; inUse lists the networks of the interfaces of this one.
+func claimFrom(path string, start int, inUse func() ([]netip.Prefix, error)) (claim int, release func() error, err error) {
+	locks, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return 0, nil, fmt.Errorf("claim networks for a test: %w", err)
+	}
 	for i := range count {
 		claim := first + (start+i)%count*Size
-		// The kernel releases the name when the process ends. The interfaces are checked afterwards, because a killed
+		// The kernel releases the lock when the process ends. The interfaces are checked afterwards, because a killed
 		// test may have left some.
-		lock, err := net.Listen("unix", locks+strconv.Itoa(claim))
-		if errors.Is(err, syscall.EADDRINUSE) {
+		err := lockByte(locks, claim, unix.F_WRLCK)
+		if errors.Is(err, unix.EAGAIN) {
 			continue
 		}
-		if err != nil {
-			return 0, nil, fmt.Errorf("claim the networks from %s for a test: %w", Prefix(claim), err)
+		var networks []netip.Prefix
+		if err == nil {
+			networks, err = inUse()
 		}
-		networks, err := inUse()
 		if err == nil && isFree(claim, networks) {
-			return claim, lock.Close, nil
+			return claim, locks.Close, nil
 		}
-		if err = errors.Join(err, lock.Close()); err != nil {
-			return 0, nil, fmt.Errorf("claim the networks from %s for a test: %w", Prefix(claim), err)
+		if err = errors.Join(err, lockByte(locks, claim, unix.F_UNLCK)); err != nil {
+			return 0, nil, errors.Join(fmt.Errorf("claim the networks from %s for a test: %w", Prefix(claim), err), locks.Close())
 		}
 	}
-	return 0, nil, fmt.Errorf("no %d networks between %s and %s are free for a test: berth doctor --fix removes leftovers of killed clusters",
-		Size, Prefix(first), Prefix(first+count*Size-1))
+	return 0, nil, errors.Join(fmt.Errorf("no %d networks between %s and %s are free for a test: berth doctor --fix removes leftovers of killed clusters",
+		Size, Prefix(first), Prefix(first+count*Size-1)), locks.Close())
+}
+
+// lockByte locks or unlocks one byte of the file for this opening of it, without waiting.
+func lockByte(file *os.File, at int, kind int16) error {
+	return unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: int64(at), Len: 1})
 }
 
 func isFree(claim int, networks []netip.Prefix) bool {

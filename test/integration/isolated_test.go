@@ -68,6 +68,12 @@ func TestIsolatedClusterBesideANormalOne(t *testing.T) {
 	})
 	t.Run("port-forward", func(t *testing.T) { checkPortForward(t, c) })
 	t.Run("other networks", func(t *testing.T) { checkOtherNetwork(t, c) })
+	t.Run("explained from the machine", func(t *testing.T) {
+		require.Contains(t, c.waitExplained(t, "Ready", "svc/web").Verdict, "leads to 2 of 2 Pods")
+		name := c.waitExplained(t, "Resolved", "dns", "web", "--from", "pod/web-0")
+		require.Contains(t, name.Verdict, "by "+normal.gateway()+" (the cluster's DNS)")
+		require.Empty(t, name.Unseen)
+	})
 	t.Run("nothing on the machine", func(t *testing.T) {
 		out, _ := c.run("doctor") // the leftovers of others are errors, too
 		require.Contains(t, out, "This machine")
@@ -256,6 +262,23 @@ func TestConflictsOnTheMachine(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, exec.Command("ip", "link", "delete", link).Run()) })
 		refuse(t, c, "--service-cidr "+network.String()+" overlaps "+network.String()+" of interface "+link, "--service-cidr", network.String())
 		refuse(t, c, "--pod-cidr "+network.String()+" overlaps", "--pod-cidr", network.String())
+	})
+	t.Run("no conflict with another network namespace", func(t *testing.T) {
+		other, c := newCluster(t), newCluster(t)
+		name := "berth-test-" + other.id()
+		out, err := exec.Command("ip", "netns", "add", name).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Cleanup(func() { require.NoError(t, exec.Command("ip", "netns", "delete", name).Run()) })
+		script := fmt.Sprintf("#!/bin/sh\nnsenter --net=/run/netns/%[1]s ip link set lo up\nexec nsenter --net=/run/netns/%[1]s %[2]s \"$@\"\n", name, other.berth)
+		other.berth = filepath.Join(t.TempDir(), "berth")
+		require.NoError(t, os.WriteFile(other.berth, []byte(script), 0o755))
+		for _, flag := range []string{"--pod-cidr", "--service-cidr"} {
+			c.args[slices.Index(c.args, flag)+1] = other.args[slices.Index(other.args, flag)+1]
+		}
+		other.up("--unsafe-no-fsync")
+		c.up("--unsafe-no-fsync")
+		c.stop()
+		other.stop()
 	})
 	t.Run("port 53 on all addresses", func(t *testing.T) {
 		packets, err := net.ListenPacket("udp4", "0.0.0.0:53")

@@ -1,0 +1,64 @@
+package pidfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
+)
+
+// Proc is where the processes of this PID namespace are seen.
+const Proc = "/proc"
+
+// Write records the process in the file. A process that has ended is not recorded.
+func Write(path string, pid int) error {
+	start, _, err := stat(Proc, pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o600)
+}
+
+// Running returns the process of the file; 0 if it does not run, or the file does not exist or has other content. The
+// directory proc shows the processes of the PID namespace in which the file was written.
+func Running(proc, path string) int {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) != 2 {
+		return 0
+	}
+	pid, err := strconv.Atoi(fields[0])
+	if err != nil || pid <= 0 {
+		return 0
+	}
+	if start, state, err := stat(proc, pid); err != nil || start != fields[1] || state == "Z" {
+		return 0
+	}
+	return pid
+}
+
+// stat returns when the process started, in clock ticks since boot, and its state (fields 22 and 3 of /proc/PID/stat).
+func stat(proc string, pid int) (start, state string, err error) {
+	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return "", "", fmt.Errorf("read process %d: %w", pid, err)
+	}
+	// The command's name is in parentheses and may contain any characters: count from the last parenthesis.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 {
+		return "", "", fmt.Errorf("read process %d: short stat", pid)
+	}
+	return fields[19], fields[0], nil
+}

@@ -1,0 +1,180 @@
+package addressfilter
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const podCard = "02:00:00:00:00:05"
+
+// machine is a network namespace with a bridge br0, at which port0 leads to a Pod with the address 10.1.0.5.
+type machine struct {
+	t   *testing.T
+	pod int // a process in the Pod's network namespace
+}
+
+// onMachine runs a test in a network namespace of its own.
+func onMachine(t *testing.T, do func(*machine)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return
+		}
+		m := &machine{t: t}
+		defer m.startPod()()
+		do(m)
+	}()
+	<-done
+	require.NoError(t, err)
+}
+
+// run runs a command of the machine; it reports whether it succeeds.
+func (m *machine) run(command string) error {
+	fields := strings.Fields(command)
+	out, err := exec.Command(fields[0], fields[1:]...).CombinedOutput()
+	if err != nil {
+		m.t.Logf("%s: %v: %s", command, err, out)
+	}
+	return err
+}
+
+// inPod runs a command in the Pod's network.
+func (m *machine) inPod(command string) error {
+	return m.run("nsenter --net=/proc/" + strconv.Itoa(m.pod) + "/ns/net " + command)
+}
+
+// startPod creates the network. The result ends it.
+func (m *machine) startPod() (end func()) {
+	process := exec.Command("/bin/sleep", "1000")
+	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if err := process.Start(); err != nil {
+		m.t.Error(err)
+		return func() {}
+	}
+	m.pod = process.Process.Pid
+	for _, command := range []string{
+		"ip link set lo up", "ip link add br0 type bridge", "ip address add 10.1.0.1/16 dev br0", "ip link set br0 up",
+		"ip link add port0 master br0 type veth peer name eth0 address " + podCard + " netns " + strconv.Itoa(m.pod),
+		"ip link set port0 up",
+	} {
+		if m.run(command) != nil {
+			m.t.Error(command)
+		}
+	}
+	for _, command := range []string{"ip address add 10.1.0.5/16 dev eth0", "ip address add 10.1.0.6/16 dev eth0", "ip link set eth0 up"} {
+		if m.inPod(command) != nil {
+			m.t.Error(command)
+		}
+	}
+	return func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	}
+}
+
+// reaches reports whether the Pod reaches the bridge with one of its addresses as the source.
+func (m *machine) reaches(source string) bool {
+	_ = m.run("ip neigh flush dev br0")
+	return m.inPod("busybox ping -c 1 -W 1 -I "+source+" 10.1.0.1") == nil
+}
+
+func podPort() Port {
+	card, _ := net.ParseMAC(podCard)
+	return Port{Name: "port0", Card: card, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
+}
+
+func TestPortsSendFromTheirOwnAddresses(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		check := func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		table := Table{Bridge: "br0"}
+		check(table.Install(t.Context()))
+		if !m.reaches("10.1.0.5") || !m.reaches("10.1.0.6") {
+			t.Error("a port that is in no set is restricted")
+		}
+		check(table.Restrict(podPort()))
+		check(table.Restrict(podPort()))
+		check(table.Install(t.Context())) // a cluster that starts again
+		if !m.reaches("10.1.0.5") {
+			t.Error("a Pod does not reach anything with its own address")
+		}
+		if m.reaches("10.1.0.6") {
+			t.Error("a Pod can send from another address")
+		}
+		if m.inPod("ip link set eth0 address 02:00:00:00:00:06") == nil && m.reaches("10.1.0.5") {
+			t.Error("a Pod can send from another hardware address")
+		}
+		check(table.Release(podPort()))
+		check(table.Release(podPort())) // it is unknown now
+		if !m.reaches("10.1.0.6") {
+			t.Error("a port that was released is restricted")
+		}
+		check(table.Remove(t.Context()))
+		check(table.Remove(t.Context()))
+		check(table.Release(podPort()))
+		if table.Restrict(podPort()) == nil {
+			t.Error("a Pod that cannot be restricted is started")
+		}
+	})
+}
+
+// TestLoopbackIsNotReachedFromOutside turns on the setting with which the kernel would accept such packets.
+func TestLoopbackIsNotReachedFromOutside(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		for _, command := range []string{"sysctl -qw net.ipv4.conf.all.route_localnet=1", "sysctl -qw net.ipv4.conf.all.rp_filter=0"} {
+			_ = m.run(command)
+			_ = m.inPod(command)
+		}
+		_ = m.inPod("ip route add 127.0.0.9/32 via 10.1.0.1 src 10.1.0.5")
+		reaches := func() bool { return m.inPod("busybox ping -c 1 -W 1 127.0.0.9") == nil }
+		if !reaches() {
+			t.Skip("this kernel does not route it anyway")
+		}
+		if err := (Table{Bridge: "br0"}).Install(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if reaches() {
+			t.Error("a Pod reaches the machine's loopback")
+		}
+	})
+}
+
+func TestPortsOfNoPodAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*Port){
+		"no name":            func(p *Port) { p.Name = "" },
+		"too long a name":    func(p *Port) { p.Name = "0123456789abcdef" },
+		"no hardware":        func(p *Port) { p.Card = nil },
+		"no address":         func(p *Port) { p.Addresses = nil },
+		"an unknown address": func(p *Port) { p.Addresses = []netip.Addr{{}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			port := podPort()
+			change(&port)
+			require.Error(t, (Table{Bridge: "br0"}).Restrict(port))
+			require.Error(t, (Table{Bridge: "br0"}).Release(port))
+		})
+	}
+}

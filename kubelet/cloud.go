@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ import (
 // cloudTimeout bounds the request for the Node's name.
 const cloudTimeout = 30 * time.Second
 
-// nameNode gives the Node the name that the cloud has for this machine. One that has none for it leaves the host's name.
+// nameNode gives the Node the name that the cloud has for this machine; its hostname stays the machine's. A cloud that has no name
+// for it leaves the host's name.
 func nameNode(config *agent.NodeConfig, cloud cloudprovider.Interface) error {
 	if cloud == nil {
 		return nil
@@ -35,7 +37,7 @@ func nameNode(config *agent.NodeConfig, cloud cloudprovider.Interface) error {
 	case err != nil:
 		return fmt.Errorf("find the node's name in cloud %q: %w", cloud.ProviderName(), err)
 	case name != "":
-		config.Name = string(name)
+		config.Name, config.Hostname = string(name), cmp.Or(config.Hostname, config.Name)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ type Config struct {
 	Runtime RuntimeConfig
 	Cgroups CgroupConfig
 	// DNS configures the Pods' resolvers; the zero value has the domain cluster.local, no servers, and /etc/resolv.conf as the
-	// node's file. With NoNodeResolver Pods inherit nothing from the node.
+	// node's file. That file is the default of any other value, too. With NoNodeResolver Pods inherit nothing from the node.
 	DNS            network.DNS
 	NoNodeResolver bool
 	Network        NetworkConfig
@@ -333,7 +333,9 @@ func (c *Config) complete() error {
 		validateTracing(c.Tracing)); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)
+	if len(c.DNS.ClusterDNS) == 0 && c.DNS.ResolvConf == "" && !c.NoNodeResolver {
+		setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)
+	}
 	if !c.NoNodeResolver {
 		setDefault(&c.DNS.ResolvConf, defaultResolvConf)
 	}

@@ -187,7 +187,7 @@ func (p *planner) planMainContainers() {
 		last := p.status.Find(c.Name)
 		switch {
 		case last == nil || last.State != container.StateRunning:
-			if !shouldRestart(c, p.pod, last) {
+			if !p.shouldRestart(c, last) {
 				continue
 			}
 			if last != nil && last.State == container.StateUnknown {
@@ -210,6 +210,7 @@ func (p *planner) planMainContainers() {
 			}
 			p.kill(last, c, reason, message)
 			if restart {
+				p.out.Kill[len(p.out.Kill)-1].Restart = true
 				p.start(podutil.Regular, i, last, false)
 			}
 		}

@@ -138,7 +138,7 @@ func (p *planner) planNewestInit(i int) bool {
 		return p.pod.DeletionTimestamp == nil && p.startInitFrom(i+1)
 	}
 	if last.State == container.StateUnknown && restartPolicy(c, p.pod) == corev1.RestartPolicyNever ||
-		!shouldRestart(c, p.pod, last) {
+		!p.shouldRestart(c, last) {
 		p.finish() // the init container has failed for good, and the Pod with it
 		return false
 	}

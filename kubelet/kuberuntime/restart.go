@@ -65,8 +65,8 @@ func RestartsOnExit(c *corev1.Container, pod *corev1.Pod, exitCode int32) bool {
 }
 
 // shouldRestart reports whether a container that does not run, of which last is the newest instance or nil, has to.
-func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.ContainerStatus) bool {
-	if pod.DeletionTimestamp != nil {
+func (p *planner) shouldRestart(c *corev1.Container, last *container.ContainerStatus) bool {
+	if p.pod.DeletionTimestamp != nil {
 		return false
 	}
 	if last == nil {
@@ -74,7 +74,7 @@ func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.Contain
 	}
 	switch last.State {
 	case container.StateExited:
-		return RestartsOnExit(c, pod, last.ExitCode)
+		return RestartsOnExit(c, p.pod, last.ExitCode) || p.in.Restarting != nil && p.in.Restarting(last.ID)
 	case container.StateRunning:
 		return false
 	default:

@@ -86,6 +86,8 @@ type Kill struct {
 	Message string
 	// GracePeriod overrides the Pod's grace period, in seconds; nil leaves it.
 	GracePeriod *int64
+	// Restart says that the container is started again, whatever its exit code: see [Inputs.Restarting].
+	Restart bool
 }
 
 // Start is one container to be created and started.
@@ -121,6 +123,9 @@ type Inputs struct {
 	// ActuatedMemory returns the memory request that a container's running instance has, which the runtime does not know;
 	// false, or a nil function, if it is not known.
 	ActuatedMemory func(containerName string) (resource.Quantity, bool)
+	// Restarting reports whether the container instance with that runtime id was stopped by a Kill with Restart. Such a
+	// container is started again whatever its exit code and its restart policy say. Nil knows none.
+	Restarting func(containerID string) bool
 	// LastAttempt returns the highest known restart count of a container beside those of the runtime, which may have
 	// lost the newest instances: that of its log directory, see [LastAttemptInLogs]. It is called only for containers
 	// that are started. Nil knows none.

@@ -67,8 +67,8 @@ func KernelHostname(pod *corev1.Pod, hostname, domain string) (string, error) {
 	}
 	whole := hostname + "." + domain
 	if len(whole) > maxKernelHostname {
-		return "", fmt.Errorf("set hostname %q for spec.setHostnameAsFQDN: it has %d characters, the maximum is %d",
-			whole, len(whole), maxKernelHostname)
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %q has %d characters: a "+
+			"hostname (spec.setHostnameAsFQDN) may have %d", whole, len(whole), maxKernelHostname)
 	}
 	return whole, nil
 }

@@ -59,7 +59,7 @@ func TestKernelHostname(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "h", name)
 	_, err = KernelHostname(fqdn, strings.Repeat("h", 40), "sub.shop.svc.cluster.local")
-	require.ErrorContains(t, err, "67 characters, the maximum is 64")
+	require.ErrorContains(t, err, "has 67 characters: a hostname (spec.setHostnameAsFQDN) may have 64")
 }
 
 func TestHosts(t *testing.T) {

@@ -58,13 +58,27 @@ func imageVolumeKey(c *corev1.Container, volume string) string { return c.Name +
 func (w *worker) pulledImages(c *corev1.Container) (image *runtimeapi.Image, volumes map[string]*runtimeapi.Image) {
 	volumes = map[string]*runtimeapi.Image{}
 	for _, v := range w.imageVolumes(c) {
-		got := w.images[imageVolumeKey(c, v.Name)]
+		got := w.pulled(imageVolumeKey(c, v.Name), v.Image.Reference)
 		if got == nil {
 			return nil, nil
 		}
 		volumes[v.Name] = got
 	}
-	return w.images[c.Name], volumes
+	return w.pulled(c.Name, c.Image), volumes
+}
+
+// pulledImage is an image that is present, with the name that it was pulled by.
+type pulledImage struct {
+	name  string
+	image *runtimeapi.Image
+}
+
+// pulled returns the image under the key, nil if it is not present, or was pulled before the spec had this name for it.
+func (w *worker) pulled(key, name string) *runtimeapi.Image {
+	if got := w.images[key]; got.name == name {
+		return got.image
+	}
+	return nil
 }
 
 // forgetImages makes the next instance ensure its images again, as its pull policy may demand.
@@ -78,7 +92,7 @@ func (w *worker) forgetImages(c *corev1.Container) {
 // pullImage starts to ensure that one image is present, for the named container, and stores it under the key.
 func (w *worker) pullImage(ctx context.Context, name, key, image string, policy corev1.PullPolicy) {
 	step := opImage + key
-	if w.images[key] != nil || w.ops[step] != nil || w.backingOff(step) {
+	if w.pulled(key, image) != nil || w.ops[step] != nil || w.backingOff(step) {
 		return
 	}
 	if w.pulls.from.IsZero() {
@@ -87,13 +101,13 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 	want := images.PullRequest{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
 	w.startOp(ctx, step, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
-		image, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
+		present, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
 		span.End(withImageReason(err))
 		return func() {
 			w.pulls.to = w.m.deps.Clock.Now()
 			if err == nil {
 				w.retries.done(step)
-				w.images[key] = image
+				w.images[key] = pulledImage{image, present}
 				w.clearImageFailure(name)
 				return
 			}

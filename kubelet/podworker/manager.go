@@ -2,6 +2,7 @@ package podworker
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,7 +98,7 @@ func (m *Manager) HandlePod(change config.Change) {
 		if change.Op == config.Remove {
 			return
 		}
-		m.addPod(pod)
+		m.addPod(pod, nil)
 		return
 	}
 	switch {
@@ -118,11 +119,13 @@ func (m *Manager) HandlePod(change config.Change) {
 	}
 }
 
-// addPod admits a new Pod and creates its worker. The caller holds mu.
-func (m *Manager) addPod(pod *corev1.Pod) {
+// addPod admits a new Pod and creates its worker. attempts are the restart counts of an earlier Pod with its UID, which go on.
+// The caller holds mu.
+func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
 	rejected := m.admit(pod)
 	w := newWorker(m, pod)
+	maps.Copy(w.attempts, attempts)
 	if w.rejected = rejected; rejected == nil && !podutil.IsTerminal(&pod.Status) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
@@ -286,7 +289,7 @@ func (m *Manager) removeWorker(w *worker) {
 		m.deps.Logger.Info("Pod was recreated with the same UID; restarting its lifecycle",
 			"pod", again.Namespace+"/"+again.Name, "uid", again.UID)
 		m.deps.Statuses.Observe(again)
-		m.addPod(again)
+		m.addPod(again, w.attempts)
 	}
 	m.mu.Unlock()
 	w.drainInbox() // nothing is posted any more

@@ -214,6 +214,9 @@ func TestStaticPodWithItsUIDAgainBeginsAnew(t *testing.T) {
 	stop()
 	f.waitFor("it runs anew", func() bool { return f.runtime.Calls("StartContainer") == 2 && f.runtime.Running()["main"] == 1 })
 	require.Equal(t, map[string]int{"restarted true": 1}, f.metrics.withPrefix("restarted"))
+	f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
+		return running(s) && s.ContainerStatuses[0].RestartCount == 1
+	})
 
 	source.Replace("file", nil)
 	f.waitFor("gone", func() bool { return !f.manager.Has(p.UID) })

@@ -11,6 +11,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -59,6 +60,11 @@ const (
 // updatePod sets a new version of the Pod from the source. Its allocated resources stay.
 func (w *worker) updatePod(pod *corev1.Pod) {
 	w.recordResizeRequest(w.resize.desired, pod)
+	for c := range podutil.Containers(&pod.Spec) {
+		if old, _ := podutil.FindContainer(&w.pod.Spec, c.Name); old != nil && old.Image != c.Image {
+			delete(w.retries, opImage+c.Name) // it was the other image that could not be pulled
+		}
+	}
 	w.resize.desired, w.updated = pod, true
 	w.pod = withResources(pod, w.pod)
 }

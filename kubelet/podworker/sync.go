@@ -39,7 +39,8 @@ func (w *worker) sync(ctx context.Context) {
 		ActuatedMemory: func(name string) (resource.Quantity, bool) {
 			return w.m.deps.Allocations.ActuatedMemory(w.uid, name)
 		},
-		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
+		Restarting:  func(id string) bool { return w.restarting[id] },
+		LastAttempt: w.lastAttempt,
 	})
 	if !actions.NextSync.IsZero() {
 		w.wakeAt(actions.NextSync)
@@ -157,6 +158,13 @@ func (w *worker) removeAll(ctx context.Context, pod *corev1.Pod, actions kuberun
 	return nil
 }
 
+// lastAttempt returns the highest restart count of a container that the runtime may not know.
+func (w *worker) lastAttempt(name string) (uint32, bool) {
+	inLogs, logged := w.m.deps.Builder.LastAttempt(w.pod, name)
+	earlier, known := w.attempts[name]
+	return max(inLogs, earlier), logged || known
+}
+
 // startKill starts to stop one container while its Pod keeps running.
 func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
 	key := opContainer + kill.Status.Name
@@ -165,6 +173,9 @@ func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
 	}
 	if f, ok := w.m.deps.Probes.Failed(kill.Status.ID); ok && kill.GracePeriod == nil {
 		kill.GracePeriod = f.GraceSeconds
+	}
+	if kill.Restart {
+		w.restarting[kill.Status.ID] = true
 	}
 	pod, ip := w.pod, firstIP(w.podIPs())
 	w.startOp(ctx, key, op{}, func(ctx context.Context) func() {

@@ -138,6 +138,9 @@ func (w *worker) finish(ctx context.Context) (gone bool) {
 		return false
 	}
 	pod, held := w.pod, w.runtime
+	for _, c := range held.Containers {
+		w.attempts[c.Name] = max(w.attempts[c.Name], c.Attempt)
+	}
 	w.startOp(ctx, opRemove, op{}, func(ctx context.Context) func() {
 		err := w.purge(ctx, pod, held)
 		return func() {

@@ -93,13 +93,15 @@ type worker struct {
 	// sandboxConfig is the configuration of the sandbox sandboxConfigID.
 	sandboxConfig   *runtimeapi.PodSandboxConfig
 	sandboxConfigID string
-	images          map[string]*runtimeapi.Image
+	images          map[string]pulledImage
 	// pulls spans the time from the start of the first pull to the end of the last one.
 	pulls               struct{ from, to time.Time }
 	waiting             map[string]status.Waiting  // reasons of failed steps, by container
 	terminationMessages map[string]string          // by container id
 	probed              map[string]bool            // ids of containers whose probes run
 	exitWaiters         map[string][]chan struct{} // closed when the container with that id has ended
+	restarting          map[string]bool            // ids of containers that are stopped to be started again
+	attempts            map[string]uint32          // restart counts that an earlier Pod with this UID has used, by container
 	reportedBackoffs    map[string]time.Time       // ends of the waits that have had a BackOff event, by container
 	retries             retries
 	nextSync            time.Time // time of the next sync, zero for none
@@ -127,8 +129,9 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		podActions: podActions{deps: &m.deps, preStopDone: newStringSet()},
 		m:          m, wake: wakeup.NewSignal(), logger: m.deps.Logger, createdAt: m.deps.Clock.Now(),
 		pod: pod, runtimeOnly: pod == nil, dirty: true, forceRead: true,
-		ops: map[string]*op{}, images: map[string]*runtimeapi.Image{}, waiting: map[string]status.Waiting{},
+		ops: map[string]*op{}, images: map[string]pulledImage{}, waiting: map[string]status.Waiting{},
 		terminationMessages: map[string]string{}, probed: map[string]bool{}, reportedBackoffs: map[string]time.Time{},
+		restarting: map[string]bool{}, attempts: map[string]uint32{},
 		retries: retries{}, exitWaiters: map[string][]chan struct{}{},
 	}
 	w.resize.requested = map[string]*runtimeapi.LinuxContainerResources{}
@@ -297,6 +300,11 @@ func (w *worker) observe(ctx context.Context) {
 	for id := range w.terminationMessages {
 		if w.runtime.FindID(id) == nil {
 			delete(w.terminationMessages, id)
+		}
+	}
+	for id := range w.restarting {
+		if w.runtime.FindID(id) == nil {
+			delete(w.restarting, id)
 		}
 	}
 }

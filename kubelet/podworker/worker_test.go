@@ -202,3 +202,43 @@ func TestActiveDeadline(t *testing.T) {
 	require.Equal(t, "DeadlineExceeded", s.Reason)
 	require.Empty(t, f.runtime.Running())
 }
+
+// TestImageThatChangesBeforeItsContainerStarts has the old image present, and waiting for its turn, when the spec gets another.
+func TestImageThatChangesBeforeItsContainerStarts(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a", func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "app:1"}} })
+	f.add(p)
+	f.waitFor("the init container runs", func() bool { return f.runtime.Running()["init"] == 1 })
+	changed := p.DeepCopy()
+	changed.Spec.Containers[0].Image = "app:2"
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
+	f.runtime.Exit("init", 0)
+	s := f.waitStatus(p.UID, "running", running)
+	require.Equal(t, "app:2", s.ContainerStatuses[0].Image)
+	require.Zero(t, s.ContainerStatuses[0].RestartCount, "the old image never ran")
+}
+
+// TestChangedContainerIsStartedAgainWhateverItsPolicy changes the image of containers that end with exit code 0 when they are
+// stopped.
+func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
+	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure} {
+		t.Run(string(policy), func(t *testing.T) {
+			f := newFixture(t)
+			p := pod("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = policy })
+			f.add(p)
+			f.waitStatus(p.UID, "running", running)
+			changed := p.DeepCopy()
+			changed.Spec.Containers[0].Image = "app:2"
+			stop := f.runtime.Block("StopContainer")
+			f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
+			f.waitFor("it is stopped", func() bool { return f.runtime.Calls("StopContainer") == 1 })
+			f.runtime.Exit("main", 0)
+			stop()
+			f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
+				return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
+			})
+			f.runtime.Exit("main", 0)
+			f.waitStatus(p.UID, "ended by itself", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
+		})
+	}
+}

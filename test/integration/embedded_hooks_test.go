@@ -130,7 +130,7 @@ type ownLayout cm.NodeConfig
 // GetNodeConfig implements cm.ContainerManager.
 func (l ownLayout) GetNodeConfig() cm.NodeConfig { return cm.NodeConfig(l) }
 
-// diskPlugin is a volume plugin of somebody else, in the manner of those that were in Kubernetes' tree: with its host's means
+// diskPlugin is a volume plugin of a third party, in the manner of those that were in Kubernetes' tree: with its host's means
 // it mounts a file system and writes a file to it.
 type diskPlugin struct{ host kubeletvolume.VolumeHost }
 

@@ -52,7 +52,7 @@ func embeddedConfig(node *testNode) (*kubeletconfig.KubeletConfiguration, *kubel
 	return &kubeletconfig.KubeletConfiguration{
 			PodLogsDir: node.logs(), CgroupRoot: "/" + node.cgroup(), EnforceNodeAllocatable: []string{"none"},
 			ContainerRuntimeEndpoint: "unix://" + node.runtime.Socket(), FailCgroupV1: new(bool), FailSwapOn: new(bool),
-			MakeIPTablesUtilChains: new(bool),
+			MakeIPTablesUtilChains: new(bool), ClusterDomain: "cluster.local",
 		}, &kubelet.KubeletDeps{
 			PodConfig: pods, Recorder: record.NewFakeRecorder(1000), Options: []kubelet.Option{
 				kubelet.WithRootDir(node.root()), kubelet.WithNode(node.name, net.IP(node.runtime.Gateway.AsSlice())),

@@ -138,7 +138,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	}
 	return podworker.New(podworker.Deps{
 		Runtime: runtime.client, Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
-		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Signals: base.signals,
+		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Preemptor: admitter, Signals: base.signals,
 		OnPodGone: base.podEvents.Removed, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
 		Tracer: base.tracer(), Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
 	}, podworker.Config{

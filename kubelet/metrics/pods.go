@@ -15,10 +15,10 @@ type Pods struct {
 	*podStarts
 	*podResizes
 
-	sli, workerStart, statusSync     prometheus.Histogram
-	syncs                            *prometheus.HistogramVec
-	terminated, evictions, restarted *prometheus.CounterVec
-	orphans                          prometheus.Counter
+	sli, workerStart, statusSync                  prometheus.Histogram
+	syncs                                         *prometheus.HistogramVec
+	terminated, evictions, preemptions, restarted *prometheus.CounterVec
+	orphans                                       prometheus.Counter
 }
 
 var _ podworker.Metrics = (*Pods)(nil)
@@ -49,8 +49,9 @@ func NewPods(registry prometheus.Registerer) *Pods {
 			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds of one pod worker sync; asynchronous operations " +
 				"are not included.", Buckets: fastBuckets(),
 		}, []string{"operation_type"}),
-		terminated: counters("terminated_containers_total", "Containers that ran and have terminated.", "container_type", "exit_code", "reason"),
-		evictions:  counters("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal"),
+		terminated:  counters("terminated_containers_total", "Containers that ran and have terminated.", "container_type", "exit_code", "reason"),
+		preemptions: counters("preemptions", "Cumulative number of pod preemptions by preemption resource", "preemption_signal"),
+		evictions:   counters("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal"),
 		restarted: counters("restarted_pods_total", "Pods that were deleted and recreated with the same UID while the kubelet was "+
 			"still terminating them.", "static"),
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
@@ -60,7 +61,7 @@ func NewPods(registry prometheus.Registerer) *Pods {
 	for _, static := range []bool{false, true} {
 		m.restarted.WithLabelValues(staticLabel(static))
 	}
-	registry.MustRegister(m.sli, m.workerStart, m.statusSync, m.syncs, m.terminated, m.evictions, m.orphans, m.restarted)
+	registry.MustRegister(m.sli, m.workerStart, m.statusSync, m.syncs, m.terminated, m.evictions, m.preemptions, m.orphans, m.restarted)
 	return m
 }
 
@@ -90,6 +91,9 @@ func (m *Pods) OrphanedPod() { m.orphans.Inc() }
 
 // Restarted implements podworker.Metrics.
 func (m *Pods) Restarted(static bool) { m.restarted.WithLabelValues(staticLabel(static)).Inc() }
+
+// Preempted implements podworker.Metrics.
+func (m *Pods) Preempted(resource string) { m.preemptions.WithLabelValues(resource).Inc() }
 
 // Evicted implements podworker.Metrics.
 func (m *Pods) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }

@@ -229,7 +229,9 @@ type Deps struct {
 	Hooks    Hooks
 	Builder  Builder
 	Admitter Admitter
-	Metrics  Metrics
+	// Preemptor, if set, lets critical Pods preempt others.
+	Preemptor Preemptor
+	Metrics   Metrics
 	// Allocations may be nil: then what was allocated follows from statuses alone.
 	Allocations Allocations
 	// Tracer makes the spans of syncs; nil makes none.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -144,6 +145,9 @@ func (probes) Failed(string) (prober.Failure, bool)           { return prober.Fa
 type hooks struct {
 	mu       sync.Mutex
 	failures []error
+	// block, if set before there are Pods, delays hooks until it is closed; blocked is how many wait.
+	block   chan struct{}
+	blocked atomic.Int32
 }
 
 func (h *hooks) fail(err error) {
@@ -153,6 +157,10 @@ func (h *hooks) fail(err error) {
 }
 
 func (h *hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error {
+	if h.block != nil {
+		h.blocked.Add(1)
+		<-h.block
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.failures) == 0 {

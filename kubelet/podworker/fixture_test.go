@@ -35,6 +35,7 @@ type fixture struct {
 	statuses *statuses
 	builder  *builder
 	admitter *admitter
+	preempts preemptor // of the next start
 	recorder *recorder
 	hooks    *hooks
 	metrics  *countingMetrics
@@ -74,7 +75,7 @@ func (f *fixture) start() {
 	grants := allocation.Open(f.dir, nil)
 	manager, err := podworker.New(podworker.Deps{
 		Signals: signals, Runtime: f.runtime, Reader: watcher, Images: pulls, Volumes: f.volumes, Statuses: f.statuses,
-		Probes: probes{}, Hooks: f.hooks, Builder: f.builder, Admitter: f.admitter, Clock: f.clock,
+		Probes: probes{}, Hooks: f.hooks, Builder: f.builder, Admitter: f.admitter, Preemptor: &f.preempts, Clock: f.clock,
 		Recorder: f.recorder, Allocations: grants, Metrics: f.metrics, Tracer: f.tracer,
 		OnPodGone: func(uid types.UID) {
 			if f.gone != nil {

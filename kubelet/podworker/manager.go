@@ -123,7 +123,7 @@ func (m *Manager) HandlePod(change config.Change) {
 // The caller holds mu.
 func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
-	rejected := m.admit(pod)
+	rejected, preemption := m.admit(pod)
 	w := newWorker(m, pod)
 	maps.Copy(w.attempts, attempts)
 	if w.rejected = rejected; rejected == nil && !podutil.IsTerminal(&pod.Status) {
@@ -132,28 +132,30 @@ func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 	if rejected == nil {
 		m.countRequests(w, w.pod)
 		m.recoverResize(w)
+		m.preempt(w, preemption)
 	}
 	m.addWorker(w)
 }
 
-// admit reports why the node rejects a new Pod, nil if it admits it. The caller holds mu.
-func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
+// admit reports why the node rejects a new Pod, nil if it admits it, and which Pods end for it. The caller holds mu.
+func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
 	// A Pod with a start time was admitted before: a restart of the kubelet does not admit it again.
 	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
-		return nil
+		return nil, Preemption{}
 	}
 	candidate := pod
 	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
 		candidate = granted // an earlier process admitted it, and did no more
 	}
-	failure := m.deps.Admitter.Admit(candidate, m.activePodsExcept(nil))
+	preemption, others := m.choosePreempted(candidate, m.activePodsExcept(nil))
+	failure := m.deps.Admitter.Admit(candidate, others)
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
 		m.deps.Logger.Warn("Pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
 			"reason", failure.Reason, "message", failure.Message)
 	}
-	return failure
+	return failure, preemption
 }
 
 // activePodsExcept returns the Pods that use resources of the node, without that of one worker. The caller holds mu.
@@ -164,7 +166,7 @@ func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 		if request := m.resizes[w]; request != nil && request.granted {
 			known = request.desired
 		}
-		if w != but && known != nil && w.rejected == nil && !w.released.Load() {
+		if w != but && known != nil && w.rejected == nil && !w.preempted && !w.released.Load() {
 			others = append(others, known)
 		}
 	}
@@ -267,7 +269,7 @@ func (m *Manager) startWorker(w *worker) {
 		return
 	}
 	m.group.Go(func() {
-		if w.run(ctx) {
+		if w.waitToStart(ctx) && w.run(ctx) {
 			m.removeWorker(w)
 		}
 	})

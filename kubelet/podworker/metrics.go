@@ -40,6 +40,8 @@ type Metrics interface {
 	ResizeInfeasible(detail string)
 	// Evicted records, once for a Pod, an eviction with a signal.
 	Evicted(signal string)
+	// Preempted records that a Pod ends for a critical one, which lacks the resource.
+	Preempted(resource string)
 }
 
 // WorkerState is the state of a Pod's worker: its lifecycle is sync, terminating or terminated, its configuration
@@ -193,4 +195,5 @@ func (noMetrics) ResizeRequested(string, string, string)     {}
 func (noMetrics) ResizeAccepted(string)                      {}
 func (noMetrics) ResizeFinished(time.Duration, bool)         {}
 func (noMetrics) ResizeInfeasible(string)                    {}
+func (noMetrics) Preempted(string)                           {}
 func (noMetrics) Evicted(string)                             {}

@@ -54,6 +54,7 @@ func (c *countingMetrics) SyncDuration(string, time.Duration)                   
 func (c *countingMetrics) OrphanedPod()                                           {}
 func (c *countingMetrics) ResizeInfeasible(detail string)                         { c.count("infeasible", detail) }
 func (c *countingMetrics) Evicted(signal string)                                  { c.count("evicted", signal) }
+func (c *countingMetrics) Preempted(resource string)                              { c.count("preempted", resource) }
 func (c *countingMetrics) Restarted(static bool)                                  { c.count("restarted", static) }
 func (c *countingMetrics) ResizeRequested(what, requirement, operation string) {
 	c.count("asked", what, requirement, operation)

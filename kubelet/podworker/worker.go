@@ -48,8 +48,12 @@ type worker struct {
 	// lastState is the state after the last sync, for the metrics.
 	lastState atomic.Pointer[WorkerState]
 
-	// The manager's mu guards these three: the Pod is gone from its source; the source has it again since, so that it
+	// startAfter are closed when the Pods have ended that end for this one. It does not change once the worker has started.
+	startAfter []chan struct{}
+
+	// The manager's mu guards these four: the Pod ends for a critical one; the Pod is gone from its source; the source has it again since, so that it
 	// starts anew when nothing of it is left; the requests that the manager counts for it.
+	preempted         bool
 	removedFromSource bool
 	recreated         *corev1.Pod
 	counted           cm.Requests

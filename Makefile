@@ -100,7 +100,7 @@ vm-test: build ## run Berth's tests that need systemd or cgroup v2 in virtual ma
 	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v -skip '^TestKubeadm$$' . $(ARGS)
 
 .PHONY: vm-short
-vm-short: ## run a short part of vm-test: a kubelet under systemd (root; after make build; 10 minutes at most)
+vm-short: ## run the part of vm-test that CI runs: a kubelet under systemd (root; after make build; 10 minutes at most)
 	@./hack/vm-short.sh $(VM_PACKAGES)
 
 .PHONY: vm-kubeadm

@@ -40,4 +40,7 @@ step "unit tests of the virtual machine, the benchmarks and the conformance runn
 step "a part of upstream's conformance suite"
 PARALLEL=8 LIST=conformance/ci.txt REPORT=bin/conformance/ci-report.md ./conformance/run.sh
 
+step "a kubelet under systemd, in a virtual machine"
+make -s vm-short
+
 step "done"

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -124,6 +125,8 @@ func build(ctx context.Context, dir string, output io.Writer) error {
 	run := func(name string, args ...string) error {
 		cmd := exec.CommandContext(ctx, name, args...)
 		cmd.Stdout, cmd.Stderr = output, output
+		// What it mounts below root, and it mounts the host's /proc and /sys, ends with it, even if it is killed.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

@@ -101,11 +101,14 @@ func TestKubeadm(t *testing.T) {
 	output(t, first, kubectl+"delete node second && "+kubectl+"scale deployment/web --replicas=1")
 	require.NoError(t, first.Shutdown(t.Context()))
 	require.NoError(t, first.Boot(t.Context()))
-	waitFor(t, first, 1200, kubectl+"wait --for=condition=Available --timeout=5s deployment/web")
 	requireWeb(t, first)
+	waitFor(t, first, 600, allReady)
 }
 
 const kubectl = "KUBECONFIG=/etc/kubernetes/admin.conf kubectl --request-timeout=60s "
+
+// allReady waits until the Pods of the control plane, of kube-proxy and of CoreDNS are ready.
+const allReady = kubectl + "-n kube-system wait --for=condition=Ready --timeout=5s pod --all"
 
 // runningContainers prints each container's first process and its start, by which a container that was restarted differs.
 const runningContainers = `find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | sort | while read -r scope; do
@@ -153,14 +156,15 @@ func initCluster(t *testing.T, m *Machine) {
 	deployment := strings.Replace(webDeployment, "IMAGE", image, 1)
 	require.NoError(t, m.Run(t.Context(), kubectl+"apply -f -", IO{Stdin: strings.NewReader(deployment)}))
 	waitFor(t, m, 600, kubectl+"wait --for=condition=Available --timeout=5s deployment/web")
-	waitFor(t, m, 600, kubectl+"-n kube-system wait --for=condition=Available --timeout=5s deployment/coredns")
+	waitFor(t, m, 600, allReady)
 }
 
 // requireWeb reads the log of the Deployment's Pod, runs a command in it, and reads its page through a forwarded port.
 func requireWeb(t *testing.T, m *Machine) {
 	t.Helper()
-	require.Equal(t, "serving", waitFor(t, m, 300, kubectl+"logs deployment/web"))
-	page := output(t, m, kubectl+"exec deployment/web -- cat /www/index.html")
+	// After a reboot the API server shows for a while that all is as it was before.
+	page := waitFor(t, m, 1200, kubectl+"exec deployment/web -- cat /www/index.html")
+	require.Equal(t, "serving", output(t, m, kubectl+"logs deployment/web"))
 	require.Contains(t, page, "hello from web-")
 	require.Equal(t, page, output(t, m, kubectl+`port-forward deployment/web 18080:8080 >/dev/null & trap "kill $!" EXIT
 		for i in $(seq 60); do busybox wget -q -O - http://127.0.0.1:18080/ && exit 0; sleep 1; done; exit 1`))

@@ -42,30 +42,32 @@ func (o nodeOptions) writeReport(result suite.Result, records suite.Records, bin
 	return writeReportFile(result, o.report, header)
 }
 
-// addPassed adds the names of the specs that passed to a list, which is kept sorted. A comment at its beginning stays.
-func addPassed(path string, result suite.Result) error {
+// addPassed adds the names of the specs that passed to a list, which is kept sorted, and returns all of it. A comment at its
+// beginning stays.
+func addPassed(path string, records suite.Records) ([]string, error) {
 	names, err := suite.ReadList(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, suite.ErrEmpty) {
-		return err
+		return nil, err
 	}
-	for _, spec := range result.Specs {
-		if spec.Passed {
-			names = append(names, spec.Name)
+	for _, record := range records {
+		if record.State == suite.StatePassed {
+			names = append(names, record.Name)
 		}
 	}
 	slices.Sort(names)
+	names = slices.Compact(names)
 	comment, err := leadingComment(path)
 	if err != nil {
-		return fmt.Errorf("add to list of specs: %w", err)
+		return nil, fmt.Errorf("add to list of specs: %w", err)
 	}
 	err = replaceFile(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, comment+strings.Join(slices.Compact(names), "\n")+"\n")
+		_, err := io.WriteString(w, comment+strings.Join(names, "\n")+"\n")
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("add to list of specs: %w", err)
+		return nil, fmt.Errorf("add to list of specs: %w", err)
 	}
-	return nil
+	return names, nil
 }
 
 // leadingComment returns the lines with # at the beginning of a file.

@@ -146,10 +146,10 @@ func (ownAuth) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionDeny, "only the reader may", nil
 }
 
-// writeServingCert writes a certificate for 127.0.0.1, and returns its files and a client that trusts it.
-func writeServingCert(t *testing.T) (certFile, keyFile string, client *http.Client) {
+// writeServingCert writes a certificate for an address, and returns its files and a client that trusts it.
+func writeServingCert(t *testing.T, host string) (certFile, keyFile string, client *http.Client) {
 	t.Helper()
-	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	certificate, key, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
@@ -164,7 +164,7 @@ func writeServingCert(t *testing.T) (certFile, keyFile string, client *http.Clie
 
 // TestEmbeddedServer serves the node's API with the caller's certificate, and with the caller's say in who may use it.
 func TestEmbeddedServer(t *testing.T) {
-	certFile, keyFile, client := writeServingCert(t)
+	certFile, keyFile, client := writeServingCert(t, "127.0.0.1")
 	e := newEmbedded(t, newTestNode(t, t.TempDir()), func(_ *kubeletconfig.KubeletConfiguration, deps *kubelet.KubeletDeps) {
 		deps.Auth = ownAuth{}
 		deps.TLSOptions = &server.TLSOptions{

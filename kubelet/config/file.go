@@ -52,8 +52,10 @@ type FileDeps struct {
 type File struct {
 	config FileConfig
 	deps   FileDeps
-	// files are the files as last read, by path. It belongs to Start's goroutine.
-	files map[string]*manifest
+	// files are the files as last read, by path, and removed those of them that were removed since. Both belong to Start's
+	// goroutine.
+	files   map[string]*manifest
+	removed map[string]bool
 }
 
 // manifest is one file as last seen.
@@ -90,7 +92,7 @@ func NewFile(deps FileDeps, config FileConfig) (*File, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &File{config: config, deps: deps, files: map[string]*manifest{}}, nil
+	return &File{config: config, deps: deps, files: map[string]*manifest{}, removed: map[string]bool{}}, nil
 }
 
 // Start watches the path until ctx ends. A path that does not exist has no Pods.
@@ -104,6 +106,7 @@ func (f *File) Start(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		f.watch(watcher)
+		f.forgetRemoved()
 		f.deps.Set(f.list())
 		if !f.wait(ctx, watcher, ticker.C()) {
 			return nil
@@ -137,6 +140,7 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 			if !f.isRelevant(event.Name) {
 				continue
 			}
+			f.noteRemoval(event)
 			f.drainEvents(watcher)
 			return true
 		case err := <-watcher.Errors:
@@ -152,11 +156,36 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 func (f *File) drainEvents(watcher *fsnotify.Watcher) {
 	for {
 		select {
-		case <-watcher.Events:
+		case event := <-watcher.Events:
+			f.noteRemoval(event)
 		default:
 			return
 		}
 	}
+}
+
+// noteRemoval notes that a file of the directory was removed. It may be there again when the directory is read.
+func (f *File) noteRemoval(event fsnotify.Event) {
+	if event.Op.Has(fsnotify.Remove) && f.files[event.Name] != nil && event.Name != f.config.Path {
+		f.removed[event.Name] = true
+	}
+}
+
+// forgetRemoved ends the Pods of the files that were removed: a file that was put back, even with the same content, has Pods
+// that start over.
+func (f *File) forgetRemoved() {
+	if len(f.removed) == 0 {
+		return
+	}
+	for path := range f.removed {
+		delete(f.files, path)
+	}
+	clear(f.removed)
+	var left []*corev1.Pod
+	for _, path := range slices.Sorted(maps.Keys(f.files)) {
+		left = append(left, f.files[path].pods...)
+	}
+	f.deps.Set(left)
 }
 
 // isRelevant reports whether a path is below ours, or above it.

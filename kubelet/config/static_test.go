@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,6 +179,39 @@ func TestDirectoryIsFollowed(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	write(t, filepath.Join(dir, "c"), manifest("c"))
 	n.require(t, "c-n")
+}
+
+// TestRemovedManifestThatIsPutBack removes a file and writes it again at once. Its Pod starts over, and others stay.
+func TestRemovedManifestThatIsPutBack(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, manifest("a"))
+	write(t, filepath.Join(dir, "b.yaml"), manifest("b"))
+	var mu sync.Mutex
+	var sets []string
+	f, err := config.NewFile(config.FileDeps{Set: func(pods []*corev1.Pod) {
+		mu.Lock()
+		defer mu.Unlock()
+		var names []string
+		for _, pod := range pods {
+			names = append(names, pod.Name)
+		}
+		sets = append(sets, strings.Join(names, " "))
+	}}, config.FileConfig{Path: dir, NodeName: "n"})
+	require.NoError(t, err)
+	run(t, f)
+	seen := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(sets)
+	}
+	require.Eventually(t, func() bool { return len(seen()) > 0 }, time.Minute, time.Millisecond)
+	require.NoError(t, os.Remove(path))
+	write(t, path, manifest("a"))
+	require.Eventually(t, func() bool {
+		all := seen()
+		return slices.Contains(all, "b-n") && all[len(all)-1] == "a-n b-n"
+	}, time.Minute, time.Millisecond)
 }
 
 func TestSingleFileIsFollowed(t *testing.T) {

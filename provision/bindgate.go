@@ -15,6 +15,9 @@ import (
 // machine that does other work.
 const maxYield = 30 * time.Second
 
+// maxEventYield is how long an event yields at most. Whoever watches the claim is to see within a second what goes on.
+const maxEventYield = 500 * time.Millisecond
+
 // bindGate orders writes to the API. Claims block on writes, the controller's own or Kubernetes' own, until they are
 // Bound. Writes that no claim needs for that (removing an intent, events that are no Warnings) yield to them: all go
 // through the same API server. It is safe for concurrent use.
@@ -66,8 +69,17 @@ func (g *bindGate) shutdown(grace time.Duration) {
 // yield blocks until no claim waits, but not for longer than maxYield after since, and not after ctx has ended. It returns
 // whether the write may begin.
 func (g *bindGate) yield(ctx context.Context, since time.Time) bool {
+	return g.yieldFor(ctx, since, maxYield)
+}
+
+// yieldEvent is yield for an event, which is written in any case, and soon.
+func (g *bindGate) yieldEvent(ctx context.Context, since time.Time) {
+	g.yieldFor(ctx, since, maxEventYield)
+}
+
+func (g *bindGate) yieldFor(ctx context.Context, since time.Time, most time.Duration) bool {
 	for {
-		idle, left, allowed := g.state(since)
+		idle, left, allowed := g.state(since, most)
 		if left <= 0 || ctx.Err() != nil {
 			return allowed
 		}
@@ -81,11 +93,8 @@ func (g *bindGate) yield(ctx context.Context, since time.Time) bool {
 	}
 }
 
-// yieldEvent is yield for an event, which is written in any case.
-func (g *bindGate) yieldEvent(ctx context.Context, since time.Time) { g.yield(ctx, since) }
-
-// state returns how long to yield at most, the channel that is closed when that may end, and whether a write may begin.
-func (g *bindGate) state(since time.Time) (idle <-chan struct{}, left time.Duration, allowed bool) {
+// state returns how long is left of most, the channel that is closed when that may end, and whether a write may begin.
+func (g *bindGate) state(since time.Time, most time.Duration) (idle <-chan struct{}, left time.Duration, allowed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.clock.Now()
@@ -95,5 +104,5 @@ func (g *bindGate) state(since time.Time) (idle <-chan struct{}, left time.Durat
 	case len(g.waiting) == 0:
 		return nil, 0, true
 	}
-	return g.idle.Changed(), maxYield - max(now.Sub(since), now.Sub(g.last)), true
+	return g.idle.Changed(), min(most-now.Sub(since), maxYield-now.Sub(g.last)), true
 }

@@ -86,6 +86,13 @@ func TestUnneededWritesYield(t *testing.T) {
 		require.Empty(t, api.claim(t, "claim1").Finalizers)
 		require.Equal(t, "Provisioning", api.writtenEvents(t))
 	})
+	runSynctest("events for less than a second", t, func(t *testing.T) {
+		api, _ := newContendedFixture(t, &fakeProvisioner{})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, "Provisioning", api.writtenEvents(t))
+		require.Len(t, api.claim(t, "claim0").Finalizers, 1, "its removal still yields")
+	})
 	runSynctest("for no more than half a minute", t, func(t *testing.T) {
 		api, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(30 * time.Second)

@@ -132,6 +132,7 @@ func (e *engine) volumeOptions(in callInput, node *corev1.Node) VolumeOptions {
 		PVC:                           in.claim.DeepCopy(),
 		Parameters:                    class.Parameters,
 		AllowedTopologies:             class.AllowedTopologies,
+		StorageClass:                  class,
 	}
 	if class.ReclaimPolicy != nil {
 		opts.PersistentVolumeReclaimPolicy = *class.ReclaimPolicy

@@ -23,8 +23,8 @@
 // call the Provisioner. No such worker ever sleeps: a claim that has to wait is queued with a delay.
 //
 // Writes that do not help a claim to become Bound (removing the intent of a Bound claim, Normal events) yield to claims that
-// wait for such writes, for half a minute at most: otherwise the last steps of the first of hundreds of claims would delay
-// the others. Warnings, and the intent of a claim that is being deleted, never yield.
+// wait for such writes, half a minute at most, events half a second: otherwise the last steps of the first of hundreds of
+// claims would delay the others. Warnings, and the intent of a claim that is being deleted, never yield.
 //
 // The queues are client-go's and not those of package controller: when the controller stops, its calls end first, then the
 // results are saved, and intents are removed last, each by workers of their own, and a claim is in several queues at once.

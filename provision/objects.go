@@ -71,7 +71,11 @@ func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCl
 		key = strconv.FormatUint(sum.Sum64(), 16)
 	}
 	if class != nil {
-		key += "/" + string(class.UID) + "/" + class.ResourceVersion
+		sum := fnv.New64a()
+		without := *class
+		without.ResourceVersion, without.ManagedFields = "", nil // with client-go's fake clientset the version never changes
+		_ = json.NewEncoder(sum).Encode(without)
+		key += "/" + strconv.FormatUint(sum.Sum64(), 16)
 	}
 	return key
 }

@@ -148,6 +148,18 @@ func ExponentialBackOffOnError(exponentialBackOffOnError bool) Option {
 	})
 }
 
+// RetryIntervalMax bounds the backoff of failed Provision and Delete calls, also that of a RateLimiter that was set. It does
+// not shorten InfeasibleRetryInterval. Zero, the default, leaves the bound to the limiter: 1000 s.
+func RetryIntervalMax(retryIntervalMax time.Duration) Option {
+	return set(func(s *settings) error {
+		if err := atLeast("RetryIntervalMax", retryIntervalMax, 0); err != nil {
+			return err
+		}
+		s.retryIntervalMax = retryIntervalMax
+		return nil
+	})
+}
+
 // FailedProvisionThreshold is how many retries follow a failed Provision before the controller gives up. Set to 0 to
 // retry indefinitely. Defaults to 15.
 func FailedProvisionThreshold(failedProvisionThreshold int) Option {

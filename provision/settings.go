@@ -37,6 +37,7 @@ type settings struct {
 
 	exponential              bool
 	limiter                  workqueue.RateLimiter
+	retryIntervalMax         time.Duration
 	failedProvisionThreshold int
 	failedDeleteThreshold    int
 	infeasibleInterval       time.Duration
@@ -130,9 +131,26 @@ func (s *settings) complete(provisionerName string) error {
 // newLimiter returns the limiter of one kind of object. Claims and volumes have one each, so that many deletions do not delay
 // claims.
 func (s *settings) newLimiter() workqueue.RateLimiter {
-	if s.limiter != nil {
-		return s.limiter
+	limiter := s.limiter
+	if limiter == nil {
+		limiter = s.defaultLimiter()
 	}
+	if s.retryIntervalMax > 0 {
+		return cappedLimiter{RateLimiter: limiter, longest: s.retryIntervalMax}
+	}
+	return limiter
+}
+
+// cappedLimiter is a limiter whose delays have an upper bound.
+type cappedLimiter struct {
+	workqueue.RateLimiter
+	longest time.Duration
+}
+
+// When implements workqueue.RateLimiter.
+func (l cappedLimiter) When(item any) time.Duration { return min(l.RateLimiter.When(item), l.longest) }
+
+func (s *settings) defaultLimiter() workqueue.RateLimiter {
 	const (
 		first    = 15 * time.Second
 		longest  = 1000 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/record"
 )
 
@@ -125,6 +126,8 @@ type VolumeOptions struct {
 	SelectedNode *corev1.Node
 	// AllowedTopologies are the class's topology constraints.
 	AllowedTopologies []corev1.TopologySelectorTerm
+	// StorageClass is the class, of which the fields above are parts. It is never nil.
+	StorageClass *storagev1.StorageClass
 }
 
 // InfeasibleError is returned by a Provisioner, possibly wrapped, for a request that fails until the claim or its class

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -98,17 +100,25 @@ func (e *engine) onClaim(old, obj any) {
 	}
 	e.claims.add(claim)
 	st := e.states.get(claim.UID)
-	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && st != nil &&
-		before.ResourceVersion == claim.ResourceVersion {
-		st.resync.Store(true)
-	}
-	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && before.UID != claim.UID {
-		e.onClaimDeleted(before) // deleted and created again between two events
+	if before, ok := old.(*corev1.PersistentVolumeClaim); ok {
+		if st != nil && isResync(before, claim) {
+			st.resync.Store(true)
+		}
+		if before.UID != claim.UID {
+			e.onClaimDeleted(before) // deleted and created again between two events
+		}
 	}
 	if st == nil && claim.Spec.VolumeName != "" && !e.hasIntentInCache(claim) {
 		return // most claims are done; they cost nothing
 	}
 	e.queues.claims.Add(string(claim.UID))
+}
+
+// isResync returns whether the informer repeats an object that has not changed. The resourceVersion alone does not say so:
+// with client-go's fake clientset it stays the same when the object changes.
+func isResync[T metav1.Object](before, now T) bool {
+	return any(before) == any(now) ||
+		before.GetResourceVersion() == now.GetResourceVersion() && equality.Semantic.DeepEqual(before, now)
 }
 
 func (e *engine) onClaimDeleted(obj any) {
@@ -134,7 +144,7 @@ func (e *engine) onVolume(old, obj any) {
 		if before.UID != pv.UID {
 			e.deletions.remove(before.Name)
 		}
-		e.deletions.resync(pv.Name, before.ResourceVersion == pv.ResourceVersion)
+		e.deletions.resync(pv.Name, isResync(before, pv))
 	}
 	if e.isOurs(pv) && e.volumeStep(pv) != volumeIdle {
 		e.queues.volumes.Add(pv.Name)

@@ -41,6 +41,8 @@ program resource-consumer $images/resource-consumer ""
 program consume-cpu $images/resource-consumer/consume-cpu ""
 program sh ./cmd/sh ""
 program nmeter ./cmd/nmeter ""
+program sample-apiserver k8s.io/sample-apiserver ""
+program etcd go.etcd.io/etcd/server/v3 ""
 
 echo "[3/3] conformance"
 go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance

@@ -19,4 +19,5 @@ import (
 	_ "k8s.io/kubernetes/test/images/regression-issue-74839"
 	_ "k8s.io/kubernetes/test/images/resource-consumer"
 	_ "k8s.io/kubernetes/test/images/resource-consumer/consume-cpu"
+	_ "k8s.io/sample-apiserver"
 )

@@ -50,6 +50,8 @@ func (l Layout) cleanupHost(ctx context.Context) error {
 		l.cleanupNetwork(ctx),
 		l.removeProxyRules(ctx),
 		l.removeAddressFilter(ctx),
+		l.removeAddresses(),
+		l.removePodRoutes(),
 		l.removeBridge(),
 		removal.Tree(l.RunDir),
 	)

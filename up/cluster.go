@@ -39,6 +39,8 @@ type RunConfig struct {
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
 	Width int
+	// Member is set on a machine that joined a cluster: there is no control plane then, and no controllers.
+	Member *Member
 	// Without names those of OptionalComponents that this process does not run.
 	Without []string
 	// Inside is the isolation of this process; nil in the machine's own namespaces.
@@ -50,6 +52,7 @@ type RunConfig struct {
 func OptionalComponents() []string {
 	return []string{
 		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName,
+		routesName, approverName, loadBalancerName,
 	}
 }
 
@@ -283,6 +286,11 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 		return err
 	}
 	c.progress.Ready("node "+c.NodeName, "")
+	if c.config.Member != nil {
+		c.progress.Printf("\nNode %s of the cluster at %s is ready after %.1f s.\n\n  stop        Ctrl-C\n",
+			c.NodeName, c.Server, c.clock.Since(c.startedAt).Seconds())
+		return nil
+	}
 	if err := c.waitServices(ctx); err != nil {
 		return err
 	}

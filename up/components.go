@@ -57,7 +57,9 @@ type currentKubelet struct {
 // startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
-	c.superviseIn(u.node, "timeline", c.newAPIWatch)
+	if c.config.Member == nil {
+		c.superviseIn(u.node, "timeline", c.newAPIWatch)
+	}
 	c.superviseIn(u.node, "stage metrics", c.newStageMetrics)
 	c.superviseIn(u.node, "explain socket", c.newTimelineServer)
 	if tracing.Enabled(os.Getenv) {
@@ -67,26 +69,46 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		}
 		c.superviseIn(u.node, "traces", u.newTraceExporter)
 	}
-	for _, part := range []struct {
-		name  string
-		layer *group
-		make  func() (runFunc, error)
-	}{
-		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver},
-		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
-		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
-		{"replicaset", u.controllers, c.newReplicaSetController},
-		{proxyName, u.services, c.newProxy}, {dnsName, u.services, c.newDNS},
-	} {
+	for _, part := range u.parts() {
 		if c.runs(strings.ReplaceAll(part.name, " ", "-")) {
 			c.superviseIn(part.layer, part.name, part.make)
 		}
+	}
+	if c.config.Member != nil {
+		return u, nil
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
 	if err := c.applyDefaultObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
 	}
 	return u, nil
+}
+
+// part is a component that runs in this process, or supervises a program.
+type part struct {
+	name  string
+	layer *group
+	make  func() (runFunc, error)
+}
+
+// parts are the components of this machine.
+func (u *components) parts() []part {
+	c := u.cluster
+	if c.config.Member != nil {
+		return []part{
+			{"kubelet", u.node, u.newMemberKubelet}, {proxyName, u.services, c.newProxy}, {routesName, u.services, c.newPodRoutes},
+			{announcerName, u.services, c.newAnnouncer},
+		}
+	}
+	return []part{
+		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver},
+		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
+		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
+		{"replicaset", u.controllers, c.newReplicaSetController},
+		{approverName, u.controllers, c.newApprover}, {loadBalancerName, u.controllers, c.newLoadBalancer},
+		{proxyName, u.services, c.newProxy}, {dnsName, u.services, c.newDNS}, {routesName, u.services, c.newPodRoutes},
+		{announcerName, u.services, c.newAnnouncer},
+	}
 }
 
 // runs reports whether this process runs an optional component.
@@ -104,6 +126,11 @@ func (u *components) stop(ctx context.Context) error {
 	if u.kubelet.k == nil {
 		return nil
 	}
+	return errors.Join(u.stopPods(ctx, u.kubelet.k), u.kubelet.k.Close())
+}
+
+// stopPods stops the Pods of a kubelet that has ended.
+func (u *components) stopPods(ctx context.Context, k *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, stopPodsTimeout)
 	defer cancel()
 	// containerd may be restarting: without it Pods cannot be stopped in order.
@@ -112,7 +139,7 @@ func (u *components) stop(ctx context.Context) error {
 			u.cluster.logger.Warn("containerd is not ready; stopping without it", "error", err)
 		}
 	}
-	if err := errors.Join(u.kubelet.k.StopPods(ctx), u.kubelet.k.Close()); err != nil {
+	if err := k.StopPods(ctx); err != nil {
 		return fmt.Errorf("stop the Pods: %w", err)
 	}
 	return nil
@@ -144,7 +171,7 @@ func (u *components) newKubelet() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	gateway := net.IP(c.Gateway.AsSlice())
+	address := net.IP(c.NodeIP().AsSlice())
 	var claims volumemanager.ClaimSource
 	if c.runs(attachdetachName) {
 		claims = &u.claimEvents
@@ -168,7 +195,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
 		Node: agent.NodeConfig{
-			Name: c.NodeName, IPs: []net.IP{gateway}, Version: version.Kubelet(), Thresholds: thresholds,
+			Name: c.NodeName, IPs: []net.IP{address}, Version: version.Kubelet(), Thresholds: thresholds,
 		},
 		RootDir: c.KubeletDir(),
 		Logs: agent.LogsConfig{
@@ -182,7 +209,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + c.ContainerdSocket()},
 		Static:  agent.StaticConfig{Path: c.StaticPods},
 		Server: agent.ServerConfig{
-			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
+			Addresses: []string{net.JoinHostPort(address.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},

@@ -26,7 +26,7 @@ const (
 	DefaultAPIPort     = 6443
 )
 
-// Config configures a cluster. The zero value of a field means its default.
+// Config configures a cluster. The zero value of a field means its default. It has many fields because most are flags.
 type Config struct {
 	// DataDir has everything that outlives the process. It may be relative or contain symbolic links; Complete resolves it
 	// to the kernel's path, by which mounts, loop devices and locks are found.
@@ -43,6 +43,16 @@ type Config struct {
 	APIPort int
 	// Isolated gives the cluster network, mount, PID, IPC and UTS namespaces of its own.
 	Isolated bool
+	// APIAddress is an address of this machine on which the API server and the kubelet listen, too, so that other machines
+	// can join. It is the Node's address then; without it, the pod bridge's is.
+	APIAddress string
+	// LoadBalancerCIDR is the range of the addresses of Services of type LoadBalancer; empty if they get the Nodes'.
+	LoadBalancerCIDR string
+	// Server is the URL of the API server of the cluster that this machine has joined, NodePodCIDR the node's part of
+	// PodCIDR there. Both are empty for a cluster of its own, whose first node has the first part.
+	Server, NodePodCIDR string
+	// ExternalRuntime is set on a machine whose container runtime and Pod network are not Berth's.
+	ExternalRuntime bool
 	// StaticPods is a manifest, or a directory of manifests, of static Pods; empty for none. It may be relative; Complete
 	// makes it absolute.
 	StaticPods string
@@ -138,7 +148,38 @@ func (c Config) validate() error {
 	if c.APIPort < 1 || c.APIPort > 65535 {
 		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.validateAddresses(pods, services)...)...)
+}
+
+// validateAddresses checks the addresses that other machines reach.
+func (c Config) validateAddresses(pods, services netip.Prefix) (errs []error) {
+	if c.APIAddress != "" {
+		address, err := netip.ParseAddr(c.APIAddress)
+		switch {
+		case err != nil || !address.Is4():
+			errs = append(errs, fmt.Errorf("--api-address %q: not an IPv4 address of this machine", c.APIAddress))
+		case address.IsUnspecified() || address.IsLoopback() || address.IsMulticast():
+			errs = append(errs, fmt.Errorf("--api-address %s: name one address of this machine that other machines reach", address))
+		case pods.IsValid() && pods.Contains(address) || services.IsValid() && services.Contains(address):
+			errs = append(errs, fmt.Errorf("--api-address %s is in --pod-cidr %s or --service-cidr %s: choose ranges apart", address, pods, services))
+		}
+	}
+	if c.LoadBalancerCIDR == "" {
+		return errs
+	}
+	balancers, err := ParseCIDR("--load-balancer-cidr", c.LoadBalancerCIDR, 32)
+	if err != nil {
+		return append(errs, err)
+	}
+	for _, other := range []struct {
+		flag   string
+		prefix netip.Prefix
+	}{{"--pod-cidr", pods}, {"--service-cidr", services}} {
+		if other.prefix.IsValid() && other.prefix.Overlaps(balancers) {
+			errs = append(errs, fmt.Errorf("--load-balancer-cidr %s and %s %s overlap: choose ranges apart", balancers, other.flag, other.prefix))
+		}
+	}
+	return errs
 }
 
 // validatePaths checks that the paths have the right types. The data directory need not exist yet.
@@ -190,8 +231,8 @@ type Layout struct {
 	RunDir string
 	// Gateway is the pod bridge's address, and the Node's.
 	Gateway netip.Addr
-	// Pods is this node's part of PodCIDR: the control plane assigns each node a /24 of a wide range, and this node, which
-	// is the first one, the first /24.
+	// Pods is this node's part of PodCIDR: the control plane assigns each node a /24 of a wide range, and the first node the
+	// first /24.
 	Pods netip.Prefix
 }
 
@@ -213,14 +254,37 @@ func NewLayout(c Config) (Layout, error) {
 	if err != nil {
 		return Layout{}, err
 	}
+	own := netip.PrefixFrom(pods.Addr(), max(pods.Bits(), nodeBits))
+	if c.NodePodCIDR != "" {
+		if own, err = ParseCIDR("podCIDR of the node", c.NodePodCIDR, 29); err != nil {
+			return Layout{}, err
+		}
+	}
 	id := clusterID(c.DataDir)
 	return Layout{
 		Config:  c,
 		ID:      id,
 		RunDir:  runDir(id),
-		Gateway: pods.Addr().Next(),
-		Pods:    netip.PrefixFrom(pods.Addr(), max(pods.Bits(), nodeBits)),
+		Gateway: own.Addr().Next(),
+		Pods:    own,
 	}, nil
+}
+
+// NodeIP is the Node's address.
+func (l Layout) NodeIP() netip.Addr {
+	if address, err := netip.ParseAddr(l.APIAddress); err == nil {
+		return address
+	}
+	return l.Gateway
+}
+
+// clusterCIDR is the range of the Pods of all nodes; invalid if there can be no other nodes.
+func (l Layout) clusterCIDR() netip.Prefix {
+	whole, err := netip.ParsePrefix(l.PodCIDR)
+	if err != nil || whole == l.Pods {
+		return netip.Prefix{}
+	}
+	return whole
 }
 
 // Bridge is the name of the cluster's pod bridge; a network interface's name has at most 15 bytes.
@@ -232,8 +296,20 @@ func (l Layout) CgroupRoot() string { return "/berth-" + l.ID }
 // AdminKubeconfig is the kubeconfig for people.
 func (l Layout) AdminKubeconfig() string { return filepath.Join(l.DataDir, "admin.kubeconfig") }
 
+// MemberDir has the identities of a machine that joined a cluster.
+func (l Layout) MemberDir() string { return MemberDir(l.DataDir) }
+
+// MemberDir is Layout.MemberDir of a data directory.
+func MemberDir(dataDir string) string { return filepath.Join(dataDir, memberDirName) }
+
+// memberDirName is the directory that exists before a machine that joins has any other state.
+const memberDirName = "node"
+
 // Kubeconfig is the kubeconfig of one of Berth's components.
 func (l Layout) Kubeconfig(part string) string {
+	if l.Server != "" {
+		return filepath.Join(l.MemberDir(), part+".kubeconfig")
+	}
 	return filepath.Join(l.DataDir, "kubeconfigs", part+".kubeconfig")
 }
 

@@ -34,7 +34,11 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 		return err
 	}
 	var objects []*unstructured.Unstructured
-	defaults := []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass()}
+	info, err := c.info()
+	if err != nil {
+		return err
+	}
+	defaults := []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass(), info.ConfigMap()}
 	if c.runs(dnsName) {
 		dns, err := c.dnsObjects()
 		if err != nil {

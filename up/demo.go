@@ -57,7 +57,7 @@ func newClient(path string) (*kubernetes.Clientset, error) {
 
 // waitNodeReady waits until the Node is ready.
 func (c *Cluster) waitNodeReady(ctx context.Context) error {
-	client, err := newClient(c.AdminKubeconfig())
+	client, err := c.nodeClient()
 	if err != nil {
 		return err
 	}

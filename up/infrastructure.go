@@ -71,15 +71,11 @@ func (g infrastructure) wait(ctx context.Context) error {
 // startInfrastructure starts the control plane and the container runtime at the same time.
 func (c *Cluster) startInfrastructure(l *group) infrastructure {
 	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
-	l.start(func(ctx context.Context) {
-		supervise(ctx, c.clock, "control plane", c.logAndPrint, func(ctx context.Context) error {
-			err := c.controlplaneProgram(ctx, g.controlplane).run(ctx)
-			if err != nil {
-				g.controlplane.recordExit(err)
-			}
-			return err
-		})
-	})
+	if c.config.Member != nil {
+		g.controlplane.set(nil) // it runs on another machine
+	} else {
+		c.startControlPlane(l, g.controlplane)
+	}
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
 			err := c.runContainerd(ctx, g.runtime)
@@ -90,6 +86,19 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 		})
 	})
 	return g
+}
+
+// startControlPlane runs berth-controlplane.
+func (c *Cluster) startControlPlane(l *group, ready *readiness) {
+	l.start(func(ctx context.Context) {
+		supervise(ctx, c.clock, "control plane", c.logAndPrint, func(ctx context.Context) error {
+			err := c.controlplaneProgram(ctx, ready).run(ctx)
+			if err != nil {
+				ready.recordExit(err)
+			}
+			return err
+		})
+	})
 }
 
 // controlplaneProgram returns berth-controlplane with this cluster's flags.
@@ -105,12 +114,15 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) pro
 		"--api-port", strconv.Itoa(c.APIPort),
 		"--bind-address", "127.0.0.1",
 		"--bind-address", c.Gateway.String(),
-		"--advertise-address", c.Gateway.String(),
+		"--advertise-address", c.NodeIP().String(),
 		"--service-cidr", c.ServiceCIDR,
 		"--pod-cidr", c.PodCIDR,
 		"--node-name", c.NodeName,
-		"--node-ip", c.Gateway.String(),
+		"--node-ip", c.NodeIP().String(),
 		"--log-level", level,
+	}
+	if c.APIAddress != "" {
+		argv = append(argv, "--bind-address", c.APIAddress)
 	}
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")

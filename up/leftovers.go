@@ -198,6 +198,9 @@ func (r *Leftover) Remove(ctx context.Context) error {
 		return errors.Join(l.stopShims(ctx), removal.UnmountBelow(l.RunDir), l.cleanupHost(ctx))
 	}
 	l.DataDir = r.DataDir
+	if saved, err := readState(l.statePath()); err == nil { // without it the routes and addresses of the range stay
+		l.PodCIDR, l.LoadBalancerCIDR = saved.PodCIDR, saved.LoadBalancerCIDR
+	}
 	lock, err := l.lock(ctx)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/routes"
+	"github.com/berth-dev/berth/kubelet/podroutes"
 )
 
 // adviceIsolated is the way out of a conflict with another program or cluster of this machine.
@@ -56,7 +57,9 @@ func (l Layout) networkConflicts(machine []routes.Route, clusters []state) ([]ne
 		}
 		own.cluster = ""
 		for _, route := range machine {
-			if route.Interface != l.Bridge() && route.Network.Overlaps(own.ours) {
+			// An earlier run that was killed has left routes to the Pods of other nodes.
+			isPodRoute := route.Protocol == podroutes.Protocol && route.Network.Bits() >= pods.Bits()
+			if route.Interface != l.Bridge() && !isPodRoute && route.Network.Overlaps(own.ours) {
 				own.theirs, own.link = route.Network, route.Interface
 				found = append(found, own)
 			}
@@ -72,7 +75,11 @@ func (l Layout) checkNetworks(ctx context.Context, warn func(string)) error {
 	if err != nil {
 		return err
 	}
-	conflicts, err := l.networkConflicts(machine, l.otherClusters())
+	var clusters []state
+	if l.Server == "" { // a node has the networks of its cluster
+		clusters = l.otherClusters()
+	}
+	conflicts, err := l.networkConflicts(machine, clusters)
 	if err != nil || len(conflicts) == 0 {
 		return err
 	}
@@ -113,7 +120,7 @@ func (l Layout) otherClusters() []state {
 			continue
 		}
 		other, err := readState(filepath.Join(dir, stateName))
-		if err != nil || other.Isolated {
+		if err != nil || other.Isolated || other.Server != "" {
 			continue
 		}
 		if pid, running := lockHolder(filepath.Join(dir, lockName)); !running || isInOtherNetwork(pid) {
@@ -155,11 +162,17 @@ type port struct {
 
 // ports are those that the cluster listens on in its network namespace.
 func (c *Cluster) ports() []port {
+	if c.config.Member != nil {
+		return nil // the kubelet has flags of its own for its address
+	}
 	loopback := netip.MustParseAddr("127.0.0.1")
 	ports := []port{
 		{"tcp", netip.AddrPortFrom(loopback, uint16(c.APIPort)), "--api-port"},
 		{"tcp", netip.AddrPortFrom(c.Gateway, uint16(c.APIPort)), "--api-port"},
-		{"tcp", netip.AddrPortFrom(c.Gateway, kubeletPort), "kubelet"},
+		{"tcp", netip.AddrPortFrom(c.NodeIP(), kubeletPort), "kubelet"},
+	}
+	if c.NodeIP() != c.Gateway {
+		ports = append(ports, port{"tcp", netip.AddrPortFrom(c.NodeIP(), uint16(c.APIPort)), "--api-address"})
 	}
 	if c.runs(dnsName) {
 		dns := netip.AddrPortFrom(c.Gateway, dnsPort)

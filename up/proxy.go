@@ -41,11 +41,7 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 		}
 		addresses[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
-	nodePorts := []string{c.Gateway.String() + "/32"}
-	if c.config.Inside != nil { // the machine reaches them there
-		nodePorts = append(nodePorts, c.config.Inside.Address.String()+"/32")
-	}
-	config, err = json.Marshal(map[string]any{
+	values := map[string]any{
 		"apiVersion":         "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":               "KubeProxyConfiguration",
 		"clientConnection":   map[string]any{"kubeconfig": c.Kubeconfig(proxyName)},
@@ -54,18 +50,38 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 		"clusterCIDR":        c.PodCIDR,
 		"detectLocalMode":    "BridgeInterface",
 		"detectLocal":        map[string]any{"bridgeInterface": c.Bridge()},
-		"nodePortAddresses":  nodePorts,
+		"nodePortAddresses":  c.nodePortAddresses(),
 		"healthzBindAddress": addresses[0],
 		"metricsBindAddress": addresses[1],
 		"nftables":           map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "1h"},
 		// Zero leaves the kernel's values.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-	})
+	}
+	if c.ExternalRuntime { // its Pods' interfaces are unknown
+		values["detectLocalMode"], values["detectLocal"] = "ClusterCIDR", map[string]any{}
+	}
+	config, err = json.Marshal(values)
 	return config, addresses[1], err
 }
 
 // proxyConfigPath is the path of kube-proxy's configuration.
 func (l Layout) proxyConfigPath() string { return filepath.Join(l.RunDir, "kube-proxy.json") }
+
+// nodePortAddresses are the addresses at which Services have their node ports: the pod bridge's, the Node's, and that at which
+// the machine reaches an isolated cluster.
+func (c *Cluster) nodePortAddresses() []string {
+	if c.Server != "" {
+		return []string{"primary"} // kube-proxy's word for the Node's address, whose changes it follows
+	}
+	addresses := []string{c.Gateway.String() + "/32"}
+	if c.NodeIP() != c.Gateway {
+		addresses = append(addresses, c.NodeIP().String()+"/32")
+	}
+	if c.config.Inside != nil {
+		addresses = append(addresses, c.config.Inside.Address.String()+"/32")
+	}
+	return addresses
+}
 
 // newProxy returns the component that runs kube-proxy.
 func (c *Cluster) newProxy() (runFunc, error) {

@@ -33,7 +33,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		BinDir: c.BinDir, CNIBinDir: c.Program("cni"),
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
 		SandboxImage: imagestore.PauseName(ownImageVersion),
-		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
+		Bridge:       c.Bridge(), PodCIDR: c.Pods, ClusterCIDR: c.clusterCIDR(), Gateway: c.Gateway,
 		// One rule for the whole cluster costs nothing per Pod, and cannot be left behind by a Pod.
 		ClusterMasquerade: machine.Firewall == "iptables",
 		AddressFilter:     c.addressFilter,

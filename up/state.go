@@ -29,6 +29,12 @@ type state struct {
 	PodCIDR     string `json:"podCIDR"`
 	ServiceCIDR string `json:"serviceCIDR"`
 	APIPort     int    `json:"apiPort"`
+	// These may change.
+	APIAddress       string `json:"apiAddress,omitempty"`
+	LoadBalancerCIDR string `json:"loadBalancerCIDR,omitempty"`
+	// Server and Pods are set on a machine that joined a cluster: its API server, and the machine's part of PodCIDR.
+	Server string `json:"server,omitempty"`
+	Pods   string `json:"pods,omitempty"`
 	// Isolated may change from run to run.
 	Isolated bool `json:"isolated,omitempty"`
 
@@ -88,6 +94,13 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	if !given("isolated") {
 		c.Isolated = saved.Isolated
 	}
+	if !given("api-address") {
+		c.APIAddress = saved.APIAddress
+	}
+	if !given("load-balancer-cidr") {
+		c.LoadBalancerCIDR = saved.LoadBalancerCIDR
+	}
+	c.Server, c.NodePodCIDR = saved.Server, saved.Pods
 	return c, nil
 }
 
@@ -127,6 +140,10 @@ func (l Layout) saveState() error {
 	case err != nil:
 		return err
 	default:
+		if saved.Server != l.Server {
+			return fmt.Errorf("--data-dir %s is of %s, not of %s: choose another directory, or start over with --reset", l.DataDir,
+				describeOwner(saved.Server), describeOwner(l.Server))
+		}
 		for _, fixed := range []struct{ flag, was, now string }{
 			{"node-name", saved.NodeName, l.NodeName},
 			{"pod-cidr", saved.PodCIDR, l.PodCIDR},
@@ -138,12 +155,26 @@ func (l Layout) saveState() error {
 			}
 		}
 	}
-	data, err := json.MarshalIndent(state{Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR,
-		ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort, Isolated: l.Isolated}, "", "  ")
+	now := state{
+		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort,
+		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
+	}
+	if l.Server != "" {
+		now.Pods = l.Pods.String()
+	}
+	data, err := json.MarshalIndent(now, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the cluster's state: %w", err)
 	}
 	return atomicfile.Write(l.statePath(), append(data, '\n'), 0o600)
+}
+
+// describeOwner says what a data directory is of.
+func describeOwner(server string) string {
+	if server == "" {
+		return "a cluster of berth up"
+	}
+	return "a node of the cluster at " + server
 }
 
 // foreignContent returns the name of an entry of the data directory that berth does not create before its state; empty
@@ -155,7 +186,7 @@ func (l Layout) foreignContent() (string, error) {
 	}
 	for _, entry := range entries {
 		// A crash during the first start can leave these.
-		if entry.Name() != lockName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
+		if entry.Name() != lockName && entry.Name() != memberDirName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
 			return entry.Name(), nil
 		}
 	}

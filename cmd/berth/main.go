@@ -93,8 +93,8 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	addClusterCommands(root, markService(newUp()), newExplain(), newDoctor(), newKubectl(), newImages())
-	root.AddCommand(markService(newKubelet()), markService(newNode()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
+	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newExplain(), newDoctor(), newKubectl(), newImages())
+	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
 		newRun(), newVersion())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {

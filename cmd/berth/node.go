@@ -36,6 +36,7 @@ type nodeFlags struct {
 	contention                           bool
 	logQuery, debugging                  bool
 
+	join                   joinFlags
 	manifests, manifestURL string
 	resources              resourceFlags
 	images                 imageFlags
@@ -53,10 +54,13 @@ func newNode() *cobra.Command { return newNodeWith(&nodeFlags{}) }
 
 func newNodeWith(flags *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "node --kubeconfig FILE", Short: "Join this machine to a cluster you have", Args: noArgs,
-		Long: "Runs berth's kubelet against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
+		Use: "node --join ADDRESS | --kubeconfig FILE", Short: "Join this machine to a cluster you have", Args: noArgs,
+		Long: "With --join: makes this machine a node of a cluster of `berth up`, with a containerd, a Pod network and a kube-proxy of its own,\n" +
+			"until Ctrl-C, which stops its Pods and all else in order. The same command, or `berth node` alone, starts it again.\n\n" +
+			"With --kubeconfig: runs berth's kubelet against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
 			"running, until Ctrl-C. Containers keep running when it stops; the next start takes them over. It logs to standard error.",
-		Example: "  berth node --kubeconfig node.kubeconfig\n" +
+		Example: "  berth node --join https://192.0.2.10:6443 --token abcdef.0123456789abcdef --ca-cert-hash sha256:…\n" +
+			"  berth node --kubeconfig node.kubeconfig\n" +
 			"  berth node --bootstrap-kubeconfig bootstrap.kubeconfig --kubeconfig /var/lib/kubelet/kubeconfig --rotate-server-certificates",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
@@ -64,12 +68,13 @@ func newNodeWith(flags *nodeFlags) *cobra.Command {
 	addNodeServerFlags(cmd, flags)
 	flags.images.add(cmd.Flags())
 	flags.containerLogs.add(cmd.Flags())
+	flags.join.add(cmd.Flags())
 	return cmd
 }
 
 func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
-	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity (required)")
+	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity")
 	f.StringVar(&flags.name, "node-name", "", "the Node's name (default: the host name)")
 	f.StringVar(&flags.ip, "node-ip", "", "the Node's address, or two of different families (default: the local address of connections to the\nAPI server)")
 	f.StringVar(&flags.runtime, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the CRI socket")
@@ -116,8 +121,12 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 	if f.contention && !f.profiling {
 		return usageError{errors.New("--contention-profiling needs --profiling, which serves the profile")}
 	}
-	if f.kubeconfig == "" {
-		return usageError{errors.New("--kubeconfig is required: name the kubeconfig of the cluster to join")}
+	if err := f.join.validate(cmd); err != nil {
+		return err
+	}
+	server, known, err := f.memberServer(cmd)
+	if err != nil {
+		return err
 	}
 	chosen, err := f.settings()
 	if err != nil {
@@ -128,6 +137,9 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 		return usageError{err}
 	}
 	memory.TuneGC(f.profiling)
+	if server != "" {
+		return f.runMember(cmd, server, known)
+	}
 	logger := stderrLogger(f.verbosity)
 	for _, warning := range chosen.Warnings {
 		logger.Warn("configuration without effect", "setting", warning)
@@ -149,13 +161,15 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 			ClusterCA: true, ServeNodeIP: true,
 		})
 	})
+	group.Go(func() error { return f.runNetwork(ctx, logger) })
 	return group.Wait()
 }
 
-// flagValues returns the values of the command's flags by name. None of them is a secret: secrets are in files.
+// flagValues returns the values of the command's flags by name, except that of --token: the others are no secrets.
 func flagValues(cmd *cobra.Command) map[string]string {
 	values := map[string]string{}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
+	delete(values, tokenFlag)
 	return values
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -97,6 +98,13 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 			return layout, err
 		}
 	}
+	if config.Server != "" {
+		return layout, fmt.Errorf("--data-dir %s is of a node of the cluster at %s: start that with `berth node`, or choose another directory",
+			config.DataDir, config.Server)
+	}
+	if config.Isolated && config.APIAddress != "" {
+		return layout, usageError{errors.New("--isolated and --api-address: other machines do not reach an isolated cluster; choose one")}
+	}
 	if config.APIPort == 0 { // --api-port 0 was given
 		if config.APIPort, err = up.FreePort(); err != nil {
 			return layout, err
@@ -122,6 +130,10 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
 	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
+	flags.StringVar(&config.APIAddress, "api-address", "", "an address of this machine on which the API server and the kubelet listen, too, so that other\n"+
+		"machines can join (berth token create)")
+	flags.StringVar(&config.LoadBalancerCIDR, "load-balancer-cidr", "", "addresses for Services of type LoadBalancer, in the machine's network; nothing else may use them\n"+
+		"(default: such Services get the nodes' addresses)")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)

@@ -66,8 +66,9 @@ func Args(c *config.Config) []string {
 		"--secure-port=0", // nothing else may listen
 		"--leader-elect=false",
 		"--profiling=false",
-		// Berth replaces these two.
-		"--controllers=*,-persistentvolume-attach-detach-controller,-replicaset-controller",
+		// Berth replaces the last two. The token cleaner, which upstream leaves to whoever runs it, deletes bootstrap
+		// tokens when they expire.
+		"--controllers=*,token-cleaner-controller,-persistentvolume-attach-detach-controller,-replicaset-controller",
 		// Below zero: no client-side limit. Upstream's 20 a second alone makes 200
 		// claims take 48 s. Burst has no meaning then, but must not be 0.
 		"--kube-api-qps=-1",

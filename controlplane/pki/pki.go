@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -61,15 +62,17 @@ func Ensure(dir string, spec Spec, now time.Time) (*Authority, error) {
 	leaves := []struct {
 		name   string
 		signer *Authority
+		chain  []byte
 		id     Identity
 	}{
-		{APIServer, authority, spec.apiServer()},
-		{KubeletServer, authority, spec.kubelet()},
-		{APIServerKubeletClient, authority, Identity{CommonName: "kube-apiserver-kubelet-client"}},
-		{FrontProxyClient, frontProxy, Identity{CommonName: "front-proxy-client"}},
+		// A machine that joins knows only the hash of the authority's key: the server sends it the certificate.
+		{APIServer, authority, authority.CertPEM(), spec.apiServer()},
+		{KubeletServer, authority, nil, spec.kubelet()},
+		{APIServerKubeletClient, authority, nil, Identity{CommonName: "kube-apiserver-kubelet-client"}},
+		{FrontProxyClient, frontProxy, nil, Identity{CommonName: "front-proxy-client"}},
 	}
 	for _, leaf := range leaves {
-		if err := ensureLeaf(dir, leaf.name, leaf.signer, leaf.id, now); err != nil {
+		if err := ensureLeaf(dir, leaf.name, leaf.signer, leaf.chain, leaf.id, now); err != nil {
 			return nil, err
 		}
 	}
@@ -148,15 +151,19 @@ func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, e
 	return authority, atomicfile.Write(certPath, authority.certPEM)
 }
 
-func ensureLeaf(dir, name string, signer *Authority, id Identity, now time.Time) error {
+// ensureLeaf makes the file NAME.crt hold a certificate for id, followed by chain.
+func ensureLeaf(dir, name string, signer *Authority, chain []byte, id Identity, now time.Time) error {
 	certPath, keyPath := paths(dir, name)
 	certPEM, certErr := os.ReadFile(certPath)
 	keyPEM, keyErr := os.ReadFile(keyPath)
 	if err := errors.Join(unlessMissing(certErr), unlessMissing(keyErr)); err != nil {
 		return fmt.Errorf("read certificate %q: %w", name, err)
 	}
-	if certErr == nil && keyErr == nil && signer.Check(certPEM, keyPEM, id, now) == nil {
-		return nil
+	if certErr == nil && keyErr == nil {
+		leaf, chained := bytes.CutSuffix(certPEM, chain)
+		if chained && signer.Check(leaf, keyPEM, id, now) == nil {
+			return nil
+		}
 	}
 	certPEM, keyPEM, err := signer.Issue(id, now)
 	if err != nil {
@@ -165,7 +172,7 @@ func ensureLeaf(dir, name string, signer *Authority, id Identity, now time.Time)
 	if err := atomicfile.Write(keyPath, keyPEM); err != nil {
 		return err
 	}
-	return atomicfile.Write(certPath, certPEM)
+	return atomicfile.Write(certPath, append(certPEM, chain...))
 }
 
 // ensureServiceAccountKeys maintains the key that signs service-account tokens. The

@@ -49,6 +49,9 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 			return fmt.Errorf("ensure role binding %q: %w", part.name, err)
 		}
 	}
+	if err := ensureJoining(ctx, client); err != nil {
+		return err
+	}
 	const kubeletAdmin = "system:kubelet-api-admin" // upstream's role for logs, exec and proxy
 	if err := ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", kubeletAdmin, KubeletClientUser); err != nil {
 		return err
@@ -63,11 +66,38 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	return ensureClusterBinding(ctx, client, KubeletProxyRole, KubeletProxyRole, KubeletClientUser)
 }
 
+// ensureJoining grants what machines with a token of JoinersGroup need to join.
+func ensureJoining(ctx context.Context, client kubernetes.Interface) error {
+	for _, binding := range joinBindings {
+		if err := ensureClusterBindingOf(ctx, client, binding.name, binding.role, group(binding.group)); err != nil {
+			return err
+		}
+	}
+	info := &rbacv1.Role{ObjectMeta: meta(ClusterInfoRole, metav1.NamespaceSystem), Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Verbs: []string{"get"}, Resources: []string{"configmaps"}, ResourceNames: []string{clusterInfoName},
+	}}}
+	if err := ensure(ctx, client.RbacV1().Roles(metav1.NamespaceSystem), info, changeRole); err != nil {
+		return fmt.Errorf("ensure role %q: %w", info.Name, err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: meta(ClusterInfoRole, metav1.NamespaceSystem),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: ClusterInfoRole}, Subjects: group(nodesGroup),
+	}
+	if err := ensure(ctx, client.RbacV1().RoleBindings(metav1.NamespaceSystem), binding, changeRoleBinding); err != nil {
+		return fmt.Errorf("ensure role binding %q: %w", binding.Name, err)
+	}
+	return nil
+}
+
 func ensureClusterBinding(ctx context.Context, client kubernetes.Interface, name, role, subject string) error {
+	return ensureClusterBindingOf(ctx, client, name, role, user(subject))
+}
+
+func ensureClusterBindingOf(ctx context.Context, client kubernetes.Interface, name, role string, subjects []rbacv1.Subject) error {
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta(name, ""),
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects:   user(subject),
+		Subjects:   subjects,
 	}
 	if err := ensure(ctx, client.RbacV1().ClusterRoleBindings(), binding, changeClusterRoleBinding); err != nil {
 		return fmt.Errorf("ensure cluster role binding %q: %w", name, err)
@@ -124,4 +154,8 @@ func meta(name, namespace string) metav1.ObjectMeta {
 
 func user(name string) []rbacv1.Subject {
 	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
+}
+
+func group(name string) []rbacv1.Subject {
+	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}}
 }

@@ -29,8 +29,9 @@ func writes(client *fake.Clientset) []string {
 func TestEnsureTwiceWritesOnce(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
-	require.Len(t, writes(client), 4*4+2+3,
-		"a role, a lease role and their bindings for each controller, a role and its binding for DNS, and two bindings and a role for kubelets")
+	require.Len(t, writes(client), 4*4+3*2+3+3+2,
+		"a role, a lease role and their bindings for each controller, a role and its binding for DNS, the approver and load balancers, two "+
+			"bindings and a role for kubelets, three bindings for joining, and a role with its binding for nodes")
 	client.ClearActions()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	require.Empty(t, writes(client))
@@ -101,6 +102,14 @@ func TestComponentsHaveTheLeastPermissions(t *testing.T) {
 		{rbac.ReplicaSetUser, "create", "", "pods", true},
 		{rbac.ReplicaSetUser, "update", "apps", "replicasets/status", true},
 		{rbac.ReplicaSetUser, "delete", "apps", "replicasets", false},
+		{rbac.ApproverUser, "update", "certificates.k8s.io", "certificatesigningrequests/approval", true},
+		{rbac.ApproverUser, "create", "certificates.k8s.io", "certificatesigningrequests", false},
+		{rbac.ApproverUser, "sign", "certificates.k8s.io", "signers", false},
+		{rbac.ApproverUser, "update", "", "nodes", false},
+		{rbac.LoadBalancerUser, "patch", "", "services/status", true},
+		{rbac.LoadBalancerUser, "create", "", "services", false},
+		{rbac.LoadBalancerUser, "delete", "", "services", false},
+		{rbac.LoadBalancerUser, "list", "", "secrets", false},
 		{rbac.KubeletProxyRole, "create", "", "nodes/checkpoint", true},
 		{rbac.KubeletProxyRole, "create", "", "nodes/proxy", false},
 	}
@@ -136,4 +145,35 @@ func TestRefusalNamesTheObject(t *testing.T) {
 	err := rbac.Ensure(t.Context(), client)
 	require.ErrorContains(t, err, `role binding "berth:provision"`)
 	require.ErrorContains(t, err, "no space")
+}
+
+func TestJoiningNeedsNoMoreThanCertificates(t *testing.T) {
+	client := fake.NewClientset()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	bindings, err := client.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	granted := map[string][]string{}
+	for _, binding := range bindings.Items {
+		for _, subject := range binding.Subjects {
+			if subject.Kind == rbacv1.GroupKind {
+				granted[subject.Name] = append(granted[subject.Name], binding.RoleRef.Name)
+			}
+		}
+	}
+	const requests = "system:certificates.k8s.io:certificatesigningrequests:"
+	require.Len(t, granted, 2)
+	require.ElementsMatch(t, []string{"system:node-bootstrapper", requests + "nodeclient"}, granted[rbac.JoinersGroup])
+	require.Equal(t, []string{requests + "selfnodeclient"}, granted["system:nodes"])
+	role, err := client.RbacV1().Roles("kube-system").Get(t.Context(), rbac.ClusterInfoRole, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"berth-cluster"}, Verbs: []string{"get"},
+	}}, role.Rules)
+	approver, err := client.RbacV1().ClusterRoles().Get(t.Context(), rbac.ApproverUser, metav1.GetOptions{})
+	require.NoError(t, err)
+	for _, rule := range approver.Rules {
+		if slices.Contains(rule.Resources, "signers") {
+			require.Equal(t, []string{"kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client"}, rule.ResourceNames)
+		}
+	}
 }

@@ -10,11 +10,30 @@ const (
 	AttacherUser     = "berth:attacher"
 	ReplicaSetUser   = "berth:replicaset"
 	DNSUser          = "berth:dns"
+	ApproverUser     = "berth:approver"
+	LoadBalancerUser = "berth:load-balancer"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
 	// KubeletProxyRole is what the API server may request from kubelets beside upstream's role for it.
 	KubeletProxyRole = "berth:apiserver-kubelet-proxy"
+
+	// JoinersGroup has the bootstrap tokens of `berth token create`.
+	JoinersGroup = "system:bootstrappers:berth"
+	// nodesGroup has all nodes.
+	nodesGroup = "system:nodes"
+	// ClusterInfoRole allows a node to read how the cluster of `berth up` is set up.
+	ClusterInfoRole = "berth:cluster-info"
+	// clusterInfoName is the ConfigMap in kube-system; package up/join of the root module reads and writes it.
+	clusterInfoName = "berth-cluster"
 )
+
+// joinBindings are the cluster roles of upstream's that machines need to join with a token, and nodes to renew their
+// certificates, by the name of the binding.
+var joinBindings = []struct{ name, role, group string }{
+	{"berth:node-bootstrapper", "system:node-bootstrapper", JoinersGroup},
+	{"berth:approve-node-client", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", JoinersGroup},
+	{"berth:approve-node-renewal", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodesGroup},
+}
 
 type component struct {
 	name  string
@@ -67,12 +86,28 @@ func components() []component {
 			rule("", []string{"list", "watch"}, "services", "namespaces"),
 			rule("discovery.k8s.io", []string{"list", "watch"}, "endpointslices"),
 		}},
+		{ApproverUser, []rbacv1.PolicyRule{
+			rule("certificates.k8s.io", []string{"get", "list", "watch"}, "certificatesigningrequests"),
+			rule("certificates.k8s.io", []string{"update"}, "certificatesigningrequests/approval"),
+			{APIGroups: []string{"certificates.k8s.io"}, Verbs: []string{"approve"}, Resources: []string{"signers"}, ResourceNames: []string{
+				"kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client",
+			}},
+			rule("", []string{"list", "watch"}, "nodes"),
+		}},
+		{LoadBalancerUser, []rbacv1.PolicyRule{
+			// The annotation with the node that announces an address is metadata.
+			rule("", []string{"get", "list", "watch", "patch"}, "services"),
+			rule("", []string{"patch", "update"}, "services/status"),
+			rule("", []string{"list", "watch"}, "nodes"),
+			rule("discovery.k8s.io", []string{"list", "watch"}, "endpointslices"),
+			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
 	}
 }
 
 // systemRules apply in kube-system only: leader election, and what components publish there.
 func systemRules(part string) []rbacv1.PolicyRule {
-	if part == DNSUser {
+	if part == DNSUser || part == ApproverUser || part == LoadBalancerUser {
 		return nil
 	}
 	rules := []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}

@@ -14,6 +14,8 @@ import (
 type Route struct {
 	Network   netip.Prefix
 	Interface string
+	// Protocol is what has added the route, RTPROT_… of rtnetlink(7).
+	Protocol int
 }
 
 // minBits is the length of the shortest prefix that names a network: VPNs split the default route into shorter ones.
@@ -35,7 +37,7 @@ func List() ([]Route, error) {
 		}
 		for _, route := range all {
 			if network, ok := networkOf(route); ok {
-				found = append(found, Route{Network: network, Interface: names[route.LinkIndex]})
+				found = append(found, Route{Network: network, Interface: names[route.LinkIndex], Protocol: int(route.Protocol)})
 			}
 		}
 	}

@@ -28,12 +28,17 @@ const (
 	// kubelet can take over from the other.
 	clientPair  = "kubelet-client"
 	servingPair = "kubelet-server"
+	proxyPair   = "kube-proxy-client"
 	// ClientFile is the file below Config.Dir with the current client certificate and its key.
 	ClientFile = clientPair + "-current.pem"
 
 	// clientFailures and servingFailures are upstream's names of the failure counters.
 	clientFailures  = "kubelet_certificate_manager_client_expiration_renew_errors"
 	servingFailures = "kubelet_server_expiration_renew_errors"
+	proxyFailures   = "berth_kube_proxy_certificate_renew_errors"
+
+	// ProxyUser is the user of kube-proxy's certificate, whose permissions upstream's default roles grant.
+	ProxyUser = "system:kube-proxy"
 
 	nodeUserPrefix = "system:node:"
 	nodesGroup     = "system:nodes"
@@ -96,6 +101,16 @@ func NewClient(deps Deps, config Config) (*Manager, error) {
 		ClientsetFn: deps.Clientset, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages: certificate.DefaultKubeletClientGetUsages,
 		Template:  &x509.CertificateRequest{Subject: subject(config.NodeName)},
+	})
+}
+
+// NewProxy returns a Manager of the client certificate of the node's kube-proxy (signer kubernetes.io/kube-apiserver-client,
+// whose requests `berth up` approves for its nodes).
+func NewProxy(deps Deps, config Config) (*Manager, error) {
+	return newManager(deps, config, proxyPair, proxyFailures, certificate.Config{
+		ClientsetFn: deps.Clientset, SignerName: certificatesv1.KubeAPIServerClientSignerName,
+		GetUsages: certificate.DefaultKubeletClientGetUsages,
+		Template:  &x509.CertificateRequest{Subject: pkix.Name{CommonName: ProxyUser}},
 	})
 }
 

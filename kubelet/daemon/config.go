@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/settings"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -66,6 +68,10 @@ type Deps struct {
 	Flags map[string]string
 	// TracerProvider takes spans where no destination is configured.
 	TracerProvider trace.TracerProvider
+	// Exits, if set, has the exit codes of containers that ended while the runtime was down.
+	Exits pleg.ExitRecorder
+	// OnStop, if set, is called when the context of Run and the kubelet with it have ended: the agent can still stop its Pods.
+	OnStop func(a *agent.Agent) error
 	// OnIdle is called when no Pod has changed for some seconds.
 	OnIdle func() error
 	Logger *slog.Logger

@@ -57,7 +57,11 @@ func Run(ctx context.Context, deps Deps, config Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	return r.runAgent(ctx, a)
+	err = r.runAgent(ctx, a)
+	if r.deps.OnStop != nil && ctx.Err() != nil {
+		err = errors.Join(err, r.deps.OnStop(a))
+	}
+	return err
 }
 
 // preflight checks what must hold before anything is changed.
@@ -115,7 +119,7 @@ func (r *runner) newAgent(ctx context.Context, id *identity) (*agent.Agent, erro
 	}
 	deps := agent.Deps{
 		Timeline: r.deps.Timeline, Logger: r.deps.Logger, Clock: r.deps.Clock, Collectors: append(r.deps.Collectors, id.metrics...),
-		OnIdle: r.deps.OnIdle, Flags: r.deps.Flags, TracerProvider: r.deps.TracerProvider,
+		OnIdle: r.deps.OnIdle, Flags: r.deps.Flags, TracerProvider: r.deps.TracerProvider, Exits: r.deps.Exits,
 	}
 	if r.config.Addresses.fixed() == nil {
 		deps.FindIPs = find

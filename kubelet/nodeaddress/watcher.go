@@ -3,24 +3,16 @@ package nodeaddress
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/wakeup"
-)
-
-// initialBackoff and maxBackoff bound the wait before the kernel is subscribed to again after the subscription failed.
-const (
-	initialBackoff = 100 * time.Millisecond
-	maxBackoff     = 30 * time.Second
+	"github.com/berth-dev/berth/internal/rtnetlink"
 )
 
 // Deps are what a Watcher works with. Store and Find are required.
@@ -62,53 +54,16 @@ func New(deps Deps) (*Watcher, error) {
 // Start follows the addresses until ctx ends. It subscribes in the network namespace of the calling thread, and calls
 // Find there.
 func (w *Watcher) Start(ctx context.Context) error {
-	for backoff := initialBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		received, err := w.listen(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if received {
-			backoff = initialBackoff
-		}
-		// The kernel drops messages that are not read in time. The refresh after subscribing again finds what they reported.
-		w.deps.Logger.Warn("lost the address watch; restarting it", "backoff", backoff, "error", err)
-		if !wakeup.Sleep(ctx, w.deps.Clock, backoff) {
-			return nil
-		}
-	}
-}
-
-// listen refreshes the Store once and then after each relevant kernel notification, until an error or the end of ctx.
-// It reports whether it received any.
-func (w *Watcher) listen(ctx context.Context) (received bool, err error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-	if err != nil {
-		return false, fmt.Errorf("subscribe to address and route changes: %w", err)
-	}
-	closed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(closed)
-		socket.Close()
+	watcher, err := rtnetlink.New(rtnetlink.Deps{OnChange: w.refresh, Clock: w.deps.Clock, Logger: w.deps.Logger}, rtnetlink.Config{
+		Groups: []uint{
+			unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		},
+		Relevant: relevant,
 	})
-	defer func() {
-		if stop() {
-			socket.Close()
-			return
-		}
-		<-closed
-	}()
-	w.refresh(ctx)
-	for {
-		messages, from, err := socket.Receive()
-		if err != nil {
-			return received, fmt.Errorf("receive address and route changes: %w", err)
-		}
-		received = true
-		if from.Pid == nl.PidKernel && slices.ContainsFunc(messages, relevant) {
-			w.refresh(ctx)
-		}
+	if err != nil {
+		return err
 	}
+	return watcher.Start(ctx)
 }
 
 // relevant reports whether the notification may mean a change of the node's addresses. Addresses and routes that belong

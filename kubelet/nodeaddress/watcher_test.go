@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/internal/rtnetlink"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -191,7 +193,7 @@ func TestWatcherRecoversFromDroppedMessages(t *testing.T) {
 	require.Eventually(t, f.clock.HasWaiters, testTimeout, time.Millisecond, "the kernel says that it has dropped some")
 
 	require.NoError(t, f.RouteReplace(f.defaultRoute("203.0.113.1"))) // while not subscribed
-	f.clock.Step(initialBackoff)
+	f.clock.Step(rtnetlink.MinBackoff)
 	f.requireAddresses("[203.0.113.5]")
 	finds := f.findsDone.Load()
 	require.NoError(t, f.AddrDel(f.link, f.address("192.0.2.77/24")))

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -18,7 +17,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +33,7 @@ const (
 )
 
 // TestJoinByBootstrapToken joins a node with nothing but a bootstrap token: the cluster signs its client certificate and,
-// after approval by the administrator, its serving certificate. The next start does not need the token.
+// by the approver of `berth up`, its serving certificate. The next start does not need the token.
 func TestJoinByBootstrapToken(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -47,7 +45,6 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	port := freePort(t)
 
 	stop := a.join(c, kubeconfig, bootstrap, port)
-	serving := approveServing(t, client, a.name)
 	a.nodeReady(client)
 	written, err := os.ReadFile(kubeconfig)
 	require.NoError(t, err)
@@ -69,7 +66,7 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	require.Equal(t, first.SerialNumber, servedCertificate(t, c, port).SerialNumber, "the certificate is reused")
 	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, requests.Items, 2, "one for the client's and one for the serving certificate (%s)", serving)
+	require.Len(t, requests.Items, 3, "for the client's certificate, the serving one, and that of the node's network")
 }
 
 // allowJoining creates the objects that allow joining, as an administrator or kubeadm does, and a token.
@@ -128,32 +125,6 @@ func (a *testNode) join(c *cluster, kubeconfig, bootstrap string, port int) (sto
 	}
 	a.t.Cleanup(stop)
 	return stop
-}
-
-// approveServing waits for the node's request for a serving certificate, and approves it.
-func approveServing(t testing.TB, client kubernetes.Interface, node string) (name string) {
-	t.Helper()
-	api := client.CertificatesV1().CertificateSigningRequests()
-	require.NoError(t, retryUntil(t.Context(), func() error {
-		list, err := api.List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			request := &list.Items[i]
-			if request.Spec.SignerName != certificatesv1.KubeletServingSignerName || request.Spec.Username != "system:node:"+node {
-				continue
-			}
-			name = request.Name
-			request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-			})
-			_, err := api.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{})
-			return err
-		}
-		return errors.New("there is no request yet")
-	}, nil))
-	return name
 }
 
 // servedCertificate returns the certificate of the node's server, which the cluster's CA must have signed.

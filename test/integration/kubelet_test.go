@@ -37,7 +37,6 @@ func TestKubelet(t *testing.T) {
 		"--node-ip", "127.0.0.1", "--config-dir", k.path("conf.d"), "--node-labels", "disk=fast", "--register-with-taints", "only=test:NoSchedule"}
 
 	stop := k.start(args...)
-	approveServing(t, client, k.node.name)
 	k.node.nodeReady(client)
 	node, err := client.CoreV1().Nodes().Get(t.Context(), k.node.name, metav1.GetOptions{})
 	require.NoError(t, err)

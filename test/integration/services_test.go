@@ -72,6 +72,7 @@ func TestServicesAndNames(t *testing.T) {
 		slices.Sort(found)
 		require.Equal(t, backends, slices.Compact(found))
 	})
+	t.Run("kubectl", func(t *testing.T) { c.checkKubectl(t, backends) })
 	t.Run("names", func(t *testing.T) { c.checkNames(t, service.Spec.ClusterIP) })
 	t.Run("a process that dies is started again", func(t *testing.T) {
 		for _, name := range []string{"kube-proxy", "dns"} {
@@ -125,6 +126,37 @@ func (c *cluster) reachesAll(t *testing.T, address string, pods []string) {
 		missing = slices.DeleteFunc(missing, func(pod string) bool { return pod == strings.TrimSpace(string(body)) })
 		return len(missing) == 0
 	}), "%s does not lead to %v", address, missing)
+}
+
+// checkKubectl reaches the Service by kubectl's own ways.
+func (c *cluster) checkKubectl(t *testing.T, pods []string) {
+	info := c.mustRun("kubectl", "cluster-info")
+	require.Contains(t, info, "Kubernetes control plane")
+	require.Contains(t, info, "/api/v1/namespaces/kube-system/services/kube-dns:dns/proxy")
+	// follow runs kubectl until the end of the test, and returns the address that it prints after the text.
+	follow := func(after string, args ...string) string {
+		out := newOutput()
+		cmd := exec.Command(c.berth, append([]string{"--data-dir", c.dataDir, "kubectl"}, args...)...)
+		cmd.Stdout, cmd.Stderr = out, out
+		require.NoError(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill() // kubectl has no orderly end of these
+			<-ended
+		})
+		var address string
+		require.NoError(t, c.poll(func(context.Context) bool {
+			_, rest, found := strings.Cut(out.String(), after)
+			address, _, _ = strings.Cut(rest, " ")
+			return found
+		}), "%v printed %s", args, out)
+		return strings.TrimSpace(address)
+	}
+	forwarded := follow("Forwarding from ", "port-forward", "service/web", ":80")
+	require.Contains(t, pods, strings.TrimSpace(get(t, "http://"+forwarded+"/")))
+	proxied := follow("Starting to serve on ", "proxy", "--port=0")
+	c.reachesAll(t, proxied+"/api/v1/namespaces/default/services/web:80/proxy/", pods)
 }
 
 // checkNames resolves names as Pods do: Services, Pods of a StatefulSet, addresses, and names that do not exist.

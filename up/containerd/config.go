@@ -30,6 +30,8 @@ type Config struct {
 	Bridge string
 	// PodCIDR is the IPv4 network of the Pods' addresses.
 	PodCIDR netip.Prefix
+	// ClusterCIDR has the Pods of all nodes, which Pods reach with their own addresses; invalid if there are no other nodes.
+	ClusterCIDR netip.Prefix
 	// Gateway is the bridge's own address in PodCIDR. No Pod gets it, nor an address before it.
 	Gateway netip.Addr
 	// ClusterMasquerade says that the caller uses [Config.Masquerade] for the whole network; without, the bridge

@@ -18,19 +18,25 @@ func (c Config) Masquerade(ctx context.Context) error {
 	if err != nil || there {
 		return err
 	}
+	if err := c.Unmasquerade(ctx); err != nil { // of an earlier run with other ranges
+		return err
+	}
 	return c.iptables(ctx, "-A")
 }
 
 // Unmasquerade takes the rules of [Config.Masquerade] away that name this bridge, whatever range its Pods had then;
 // without one it does nothing.
 func (c Config) Unmasquerade(ctx context.Context) error {
-	rules, err := Masquerades(ctx)
+	rules, err := listMasquerades(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, network := range rules[c.Bridge] {
-		c.PodCIDR = network
+	for _, rule := range rules {
+		if rule.bridge != c.Bridge {
+			continue
+		}
+		c.PodCIDR, c.ClusterCIDR = rule.pods, rule.except
 		if err := c.iptables(ctx, "-D"); err != nil {
 			// Whoever else takes it away at the same time has done our work.
 			if there, lookErr := c.hasMasqueradeRule(ctx); lookErr != nil || there {
@@ -41,14 +47,35 @@ func (c Config) Unmasquerade(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// masqueradeRule is how iptables lists the rule of [Config.Masquerade]: the Pods' range, the bridge, and the bridge
-// again in the comment.
+// masqueradeRule is how iptables lists the rule of [Config.Masquerade]: the Pods' range, the range that is excepted, the
+// bridge, and the bridge again in the comment.
 var masqueradeRule = regexp.MustCompile(
-	`(?m)^-A POSTROUTING -s (\S+) ! -d 224\.0\.0\.0/4 ! -o (\S+) -m comment --comment "berth pods on (\S+)" -j MASQUERADE$`)
+	`(?m)^-A POSTROUTING -s (\S+) ! -d (\S+) ! -o (\S+) -m comment --comment "berth pods on (\S+)" -j MASQUERADE$`)
+
+// masquerade is one rule of [Config.Masquerade].
+type masquerade struct {
+	pods, except netip.Prefix
+	bridge       string
+}
+
+// multicast is excepted where no other range is: Pods send to it without leaving the bridge.
+var multicast = netip.MustParsePrefix("224.0.0.0/4")
 
 // Masquerades are the rules of [Config.Masquerade] that are there: the Pods' ranges by bridge, one for each rule. It
 // needs root.
 func Masquerades(ctx context.Context) (map[string][]netip.Prefix, error) {
+	rules, err := listMasquerades(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods := make(map[string][]netip.Prefix)
+	for _, rule := range rules {
+		pods[rule.bridge] = append(pods[rule.bridge], rule.pods)
+	}
+	return pods, nil
+}
+
+func listMasquerades(ctx context.Context) ([]masquerade, error) {
 	out, err := exec.CommandContext(ctx, "iptables", "-w", "5", "-t", "nat", "-S", "POSTROUTING").Output()
 	if err != nil {
 		if ctx.Err() != nil {
@@ -64,12 +91,13 @@ func Masquerades(ctx context.Context) (map[string][]netip.Prefix, error) {
 }
 
 // parseMasquerades finds the rules in iptables' list. What differs from the rule of [Config.Masquerade] is another's.
-func parseMasquerades(list string) map[string][]netip.Prefix {
-	rules := make(map[string][]netip.Prefix)
+func parseMasquerades(list string) []masquerade {
+	var rules []masquerade
 	for _, match := range masqueradeRule.FindAllStringSubmatch(list, -1) {
-		network, err := netip.ParsePrefix(match[1])
-		if err == nil && match[2] == match[3] {
-			rules[match[2]] = append(rules[match[2]], network)
+		pods, err := netip.ParsePrefix(match[1])
+		except, exceptErr := netip.ParsePrefix(match[2])
+		if err == nil && exceptErr == nil && match[3] == match[4] {
+			rules = append(rules, masquerade{pods: pods, except: except, bridge: match[3]})
 		}
 	}
 	return rules
@@ -91,7 +119,11 @@ func (c Config) iptables(ctx context.Context, action string) error {
 			c.Machine.Firewall)
 	}
 	// Other programs change rules too: -w waits for them, some seconds.
-	args := []string{"-w", "5", "-t", "nat", action, "POSTROUTING", "-s", c.PodCIDR.String(), "!", "-d", "224.0.0.0/4",
+	except := multicast
+	if c.ClusterCIDR.IsValid() {
+		except = c.ClusterCIDR
+	}
+	args := []string{"-w", "5", "-t", "nat", action, "POSTROUTING", "-s", c.PodCIDR.String(), "!", "-d", except.String(),
 		"!", "-o", c.Bridge, "-m", "comment", "--comment", "berth pods on " + c.Bridge, "-j", "MASQUERADE"}
 	if out, err := exec.CommandContext(ctx, "iptables", args...).CombinedOutput(); err != nil {
 		if ctx.Err() != nil {

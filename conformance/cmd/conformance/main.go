@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,6 +23,7 @@ type options struct {
 	parallel, apiPort      int
 	attempts               int
 	podCIDR, serviceCIDR   string
+	nodeNetwork            netip.Prefix
 	timeout                time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
@@ -48,6 +50,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")
 	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
+	flags.TextVar(&o.nodeNetwork, "node-network", netip.MustParsePrefix("10.97.0.0/30"), "the network of this machine and the second node")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "time limit of the suite")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err

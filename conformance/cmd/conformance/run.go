@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,9 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/stubimages"
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
+
+// secondNode is the name of the second node, and of its network namespace.
+const secondNode = "berth-conf-2"
 
 // clusterTimeout bounds the start and the stop of the cluster.
 const clusterTimeout = 3 * time.Minute
@@ -44,30 +49,56 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	logf("starting a cluster in %s", o.dataDir)
-	running, err := cluster.Start(ctx, cluster.Config{
-		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR,
-		Log: filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
-	})
+	stop, running, err := start(ctx, o, layout, bin, out)
+	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, running.Stop()) }()
-	unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unlink()) }()
-	closeMirror, err := serveMirror(layout, running.Registries())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeMirror()) }()
-	logf("importing images")
-	if err := running.Import(ctx, layout.Dir()); err != nil {
 		return err
 	}
 	return runAndReport(ctx, o, running, bin, out, expected)
+}
+
+// start starts the cluster with its second node and imports the images. The function that it returns stops all that has
+// been started, also after an error.
+func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (stop func() error, running *cluster.Cluster, err error) {
+	var stops []func() error
+	stop = func() error {
+		var errs []error
+		for _, one := range slices.Backward(stops) {
+			errs = append(errs, one())
+		}
+		return errors.Join(errs...)
+	}
+	link, err := cluster.NewLink(ctx, secondNode, o.nodeNetwork)
+	if err != nil {
+		return stop, nil, err
+	}
+	stops = append(stops, func() error { return link.Remove(context.WithoutCancel(ctx)) })
+	logf("starting a cluster in %s", o.dataDir)
+	running, err = cluster.Start(ctx, cluster.Config{
+		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR, APIAddress: link.Host.String(),
+		Log: filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
+	})
+	if err != nil {
+		return stop, nil, err
+	}
+	stops = append(stops, running.Stop)
+	node, err := running.Join(ctx, link, secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
+	if err != nil {
+		return stop, nil, err
+	}
+	stops = append(stops, node.Stop)
+	unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
+	if err != nil {
+		return stop, nil, err
+	}
+	stops = append(stops, unlink)
+	closeMirror, err := serveMirror(layout, link.Host, running.Registries(), node.Registries())
+	if err != nil {
+		return stop, nil, err
+	}
+	stops = append(stops, closeMirror)
+	logf("importing images")
+	return stop, running, errors.Join(running.Import(ctx, layout.Dir()), node.Import(ctx, layout.Dir()))
 }
 
 // runAndReport runs the suite on a cluster and writes the report.
@@ -179,14 +210,14 @@ func stubSources(bin string) (stubimages.Sources, error) {
 	}, nil
 }
 
-// serveMirror starts the registry for Pods that pull always, and configures the cluster's containerd for it. The function
-// that it returns stops it.
-func serveMirror(layout oci.Layout, registries string) (func() error, error) {
+// serveMirror starts the registry for Pods that pull always, on an address that all nodes reach, and configures their
+// containerds for it. The function that it returns stops it.
+func serveMirror(layout oci.Layout, address netip.Addr, registries ...string) (func() error, error) {
 	handler, err := mirror.New(layout)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(address, 0).String())
 	if err != nil {
 		return nil, fmt.Errorf("start mirror: %w", err)
 	}
@@ -200,8 +231,10 @@ func serveMirror(layout oci.Layout, registries string) (func() error, error) {
 		}
 		return closed
 	}
-	if err := handler.WriteHosts(registries, listener.Addr().String()); err != nil {
-		return nil, errors.Join(err, stop())
+	for _, dir := range registries {
+		if err := handler.WriteHosts(dir, listener.Addr().String()); err != nil {
+			return nil, errors.Join(err, stop())
+		}
 	}
 	return stop, nil
 }

@@ -101,6 +101,15 @@ func recipes() map[string]recipe {
 			ids: ids(imageutils.Pause), built: map[string]string{"/pause": pauseProgram},
 			config: ocispec.ImageConfig{User: "65535:65535", Entrypoint: []string{"/pause"}},
 		},
+		// The suite names an older release; this one is of the suite's own version.
+		"sample-apiserver": {
+			ids: ids(imageutils.APIServer), on: "base", built: map[string]string{"/sample-apiserver": "sample-apiserver"},
+			config: ocispec.ImageConfig{Entrypoint: []string{"/sample-apiserver"}},
+		},
+		"etcd": {
+			ids: ids(imageutils.Etcd), on: "base", built: map[string]string{"/usr/local/bin/etcd": "etcd"},
+			config: ocispec.ImageConfig{Cmd: []string{"etcd"}},
+		},
 		"regression-issue-74839": {
 			ids: ids(imageutils.RegressionIssue74839), on: "base",
 			built:  map[string]string{"/regression-issue-74839": "regression-issue-74839"},
@@ -163,7 +172,7 @@ func (s Sources) Images() ([]oci.Image, error) {
 	var images []oci.Image
 	for _, name := range []string{
 		"busybox", "agnhost", "kitten", "nautilus", "nonewprivs", "nonroot", "ipc-utils", "glibc-dns", "nginx", "perl",
-		"pause", "regression-issue-74839", "resource-consumer",
+		"pause", "sample-apiserver", "etcd", "regression-issue-74839", "resource-consumer",
 	} {
 		layer, err := s.layer(all[name])
 		if err != nil {

@@ -18,7 +18,7 @@ func TestMissingNamesImagesWithoutStub(t *testing.T) {
 	if has("agnhost") || has("nonewprivs") || has("pause") {
 		t.Errorf("an image with a stub is listed as missing: %v", missing)
 	}
-	if !has("nfs") || !has("sample-apiserver") {
+	if !has("nfs") || !has("apparmor-loader") {
 		t.Errorf("an image without a stub is not listed as missing: %v", missing)
 	}
 }

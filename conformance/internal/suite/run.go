@@ -66,7 +66,7 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 		return types.Report{}, fmt.Errorf("run suite: %w", err)
 	}
 	args := append(config.ginkgoFlags(), filepath.Join(config.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+config.Kubeconfig,
-		"--kubectl-path="+config.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
+		"--kubectl-path="+config.Kubectl, "--disable-log-dump", "--num-nodes=2", "--allowed-not-ready-nodes=-1")
 	for _, driver := range config.Drivers {
 		args = append(args, "--storage.testdriver="+driver)
 	}

@@ -150,6 +150,8 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		{c.Kubeconfig("replicaset"), pki.Identity{CommonName: rbac.ReplicaSetUser}},
 		{c.Kubeconfig("kube-proxy"), pki.Identity{CommonName: "system:kube-proxy"}}, // upstream's default policy has its role
 		{c.Kubeconfig("dns"), pki.Identity{CommonName: rbac.DNSUser}},
+		{c.Kubeconfig("approver"), pki.Identity{CommonName: rbac.ApproverUser}},
+		{c.Kubeconfig("load-balancer"), pki.Identity{CommonName: rbac.LoadBalancerUser}},
 	}
 	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {
 		return err

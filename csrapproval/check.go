@@ -1,0 +1,118 @@
+package csrapproval
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	nodePrefix = "system:node:"
+	nodesGroup = "system:nodes"
+	// proxyUser is the only client identity that a node gets in addition to its own.
+	proxyUser = "system:kube-proxy"
+)
+
+// requester returns the name of the node that submitted the request; ok is false if none did.
+func requester(request *certificatesv1.CertificateSigningRequest) (node string, ok bool) {
+	node, ok = strings.CutPrefix(request.Spec.Username, nodePrefix)
+	return node, ok && node != "" && slices.Contains(request.Spec.Groups, nodesGroup)
+}
+
+// isPending reports whether the request is one that this package may approve and that is not decided.
+func isPending(request *certificatesv1.CertificateSigningRequest) bool {
+	if len(request.Status.Certificate) > 0 || len(request.Status.Conditions) > 0 {
+		return false
+	}
+	_, ok := requester(request)
+	return ok && slices.Contains([]string{
+		certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientSignerName,
+	}, request.Spec.SignerName)
+}
+
+// check returns nil if the request of the node may be approved. others are all other Nodes. The error is the reason why
+// not, which may change with the Nodes.
+func check(request *certificatesv1.CertificateSigningRequest, node *corev1.Node, others []*corev1.Node) error {
+	block, rest := pem.Decode(request.Spec.Request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
+		return errors.New("it is not one PEM block CERTIFICATE REQUEST")
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return fmt.Errorf("it cannot be parsed: %w", err)
+	}
+	if len(csr.EmailAddresses) > 0 || len(csr.URIs) > 0 {
+		return errors.New("it names email addresses or URIs")
+	}
+	if request.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName {
+		return checkProxy(request, csr)
+	}
+	return checkServing(request, csr, node, others)
+}
+
+func checkProxy(request *certificatesv1.CertificateSigningRequest, csr *x509.CertificateRequest) error {
+	if csr.Subject.CommonName != proxyUser || len(csr.Subject.Organization) > 0 {
+		return fmt.Errorf("it is for %s, and a node gets a client certificate for %s only", csr.Subject, proxyUser)
+	}
+	if len(csr.DNSNames) > 0 || len(csr.IPAddresses) > 0 {
+		return errors.New("a client certificate has no names or addresses")
+	}
+	return checkUsages(request, certificatesv1.UsageClientAuth)
+}
+
+func checkServing(request *certificatesv1.CertificateSigningRequest, csr *x509.CertificateRequest, node *corev1.Node, others []*corev1.Node) error {
+	if csr.Subject.CommonName != request.Spec.Username || !slices.Equal(csr.Subject.Organization, []string{nodesGroup}) {
+		return fmt.Errorf("it is for %s, not for the node that submitted it", csr.Subject)
+	}
+	if len(csr.DNSNames)+len(csr.IPAddresses) == 0 {
+		return errors.New("it names neither a name nor an address")
+	}
+	for _, name := range csr.DNSNames {
+		if name != node.Name && !has(node, name) {
+			return fmt.Errorf("the name %s is not of node %s", name, node.Name)
+		}
+	}
+	for _, ip := range csr.IPAddresses {
+		if !has(node, ip.String()) {
+			return fmt.Errorf("the address %s is not of node %s", ip, node.Name)
+		}
+	}
+	// A node writes its own addresses: it must not get a certificate for those of another one.
+	for _, other := range others {
+		for _, name := range csr.DNSNames {
+			if name == other.Name || has(other, name) {
+				return fmt.Errorf("the name %s is of node %s", name, other.Name)
+			}
+		}
+		for _, ip := range csr.IPAddresses {
+			if has(other, ip.String()) {
+				return fmt.Errorf("the address %s is of node %s, too", ip, other.Name)
+			}
+		}
+	}
+	return checkUsages(request, certificatesv1.UsageServerAuth)
+}
+
+// checkUsages allows the purpose and what keys of certificates are used for in TLS.
+func checkUsages(request *certificatesv1.CertificateSigningRequest, purpose certificatesv1.KeyUsage) error {
+	if !slices.Contains(request.Spec.Usages, purpose) {
+		return fmt.Errorf("its usages lack %q", purpose)
+	}
+	for _, usage := range request.Spec.Usages {
+		if usage != purpose && usage != certificatesv1.UsageDigitalSignature && usage != certificatesv1.UsageKeyEncipherment {
+			return fmt.Errorf("its usages have %q", usage)
+		}
+	}
+	return nil
+}
+
+// has reports whether the Node reports the name or address.
+func has(node *corev1.Node, address string) bool {
+	return slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Address == address })
+}

@@ -1,0 +1,294 @@
+package podroutes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// Name is the controller's name in logs and events.
+const Name = "pod-routes"
+
+const (
+	// ReasonCreated and ReasonFailed are the reasons of the condition NetworkUnavailable, and ReasonFailed that of the event.
+	ReasonCreated = "PodRoutesCreated"
+	ReasonFailed  = "PodRouteFailed"
+)
+
+// Deps are the dependencies of a Controller. The clients are required.
+type Deps struct {
+	// Client reads all Nodes and writes events, which a node's own identity must not. NodeClient has that identity: it writes
+	// the status of the own Node.
+	Client, NodeClient kubernetes.Interface
+	Logger             *slog.Logger
+	Clock              clock.WithTicker
+
+	kernel kernel // of tests
+}
+
+// Config is the configuration of a Controller.
+type Config struct {
+	// NodeName is the node of this machine, PodCIDR the range of all nodes' Pods. Both are required.
+	NodeName string
+	PodCIDR  netip.Prefix
+	// Joined is set on a node that joined the cluster, which is unavailable if it reaches no other node.
+	Joined bool
+}
+
+// Controller keeps the routes of one machine.
+type Controller struct {
+	deps     Deps
+	config   Config
+	factory  informers.SharedInformerFactory
+	nodes    corelisters.NodeLister
+	runner   *controller.TypedController[struct{}]
+	recorder record.EventRecorder // set by Start before the first run
+	// reported has the nodes without a route, with the message of the last event; only the one worker uses it.
+	reported map[string]string
+}
+
+// New returns a Controller, which Start runs.
+func New(deps Deps, config Config) (*Controller, error) {
+	switch {
+	case deps.Client == nil || deps.NodeClient == nil:
+		return nil, errors.New("podroutes: Deps.Client and Deps.NodeClient are required")
+	case config.NodeName == "" || !config.PodCIDR.IsValid():
+		return nil, errors.New("podroutes: Config.NodeName and Config.PodCIDR are required")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.kernel == nil {
+		deps.kernel = machine{}
+	}
+	c := &Controller{
+		deps: deps, config: config, factory: informers.NewSharedInformerFactory(deps.Client, 0), reported: make(map[string]string),
+	}
+	nodes := c.factory.Core().V1().Nodes()
+	c.nodes = nodes.Lister()
+	var err error
+	c.runner, err = controller.NewTyped[struct{}](reconcile.TypedFunc[struct{}](c.reconcile),
+		controller.Deps{Logger: deps.Logger, Clock: deps.Clock}, controller.Config{Name: Name})
+	if err != nil {
+		return nil, err
+	}
+	c.runner.Watch(controller.Watches(nodes.Informer(), func(*corev1.Node) []struct{} { return []struct{}{{}} }, waysChanged))
+	return c, nil
+}
+
+// Start keeps the routes until ctx ends. They stay after that: Pods that run on need them.
+func (c *Controller) Start(ctx context.Context) error {
+	recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
+		Client: c.deps.Client.CoreV1(), Clock: c.deps.Clock, Logger: c.deps.Logger,
+	}, eventsink.Config{}, corev1.EventSource{Component: Name, Host: c.config.NodeName})
+	if err != nil {
+		return fmt.Errorf("start %s: %w", Name, err)
+	}
+	defer stop()
+	c.recorder = recorder
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if err := c.deps.kernel.watch(ctx, func() { c.runner.Enqueue(struct{}{}) }); err != nil {
+			c.deps.Logger.Error("failed to watch the machine's routes; those that others remove stay away until a Node changes", "error", err)
+		}
+	}()
+	defer func() {
+		cancel()
+		c.factory.Shutdown()
+		<-watched
+	}()
+	c.factory.Start(ctx.Done())
+	return c.runner.Start(ctx)
+}
+
+// Ready returns nil once the routes of the first list of Nodes are in work.
+func (c *Controller) Ready() error { return c.runner.Ready() }
+
+// waysChanged drops events of Nodes that change no route: most are heartbeats.
+func waysChanged(e controller.Event) bool {
+	before, ok := e.Old.(*corev1.Node)
+	if !ok {
+		return true
+	}
+	after, ok := e.Object.(*corev1.Node)
+	return !ok || before.Spec.PodCIDR != after.Spec.PodCIDR || before.UID != after.UID ||
+		!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) ||
+		!equality.Semantic.DeepEqual(networkCondition(before), networkCondition(after))
+}
+
+// reconcile brings the machine's routes to what the Nodes require.
+func (c *Controller) reconcile(ctx context.Context, _ struct{}) (reconcile.Result, error) {
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("list the nodes: %w", err)
+	}
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	wanted, unreachable, err := c.wanted(nodes)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	existing, err := c.deps.kernel.routes(c.config.PodCIDR)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var errs []error
+	for _, one := range existing {
+		if !slices.Contains(wanted, one) {
+			if !slices.ContainsFunc(wanted, func(r route) bool { return r.pods == one.pods }) {
+				c.deps.Logger.Info("removing the route to the Pods of a node", "pods", one.pods, "via", one.via)
+			}
+			errs = append(errs, c.deps.kernel.remove(one))
+		}
+	}
+	for _, one := range wanted {
+		if !slices.Contains(existing, one) {
+			c.deps.Logger.Info("adding the route to the Pods of a node", "pods", one.pods, "via", one.via)
+			errs = append(errs, c.deps.kernel.replace(one))
+		}
+	}
+	c.report(nodes, unreachable)
+	return reconcile.Result{}, errors.Join(append(errs, c.setCondition(ctx, nodes, len(wanted), unreachable))...)
+}
+
+// wanted returns the routes to the Pods of the other nodes, and why there is none to a node.
+func (c *Controller) wanted(nodes []*corev1.Node) (routes []route, unreachable map[string]string, err error) {
+	unreachable = make(map[string]string)
+	for _, node := range nodes {
+		if node.Name == c.config.NodeName || node.Spec.PodCIDR == "" {
+			continue
+		}
+		pods, err := netip.ParsePrefix(node.Spec.PodCIDR)
+		if err != nil || !c.config.PodCIDR.Overlaps(pods) || pods.Bits() < c.config.PodCIDR.Bits() {
+			unreachable[node.Name] = fmt.Sprintf("its Pods' range %s is not a part of the cluster's %s", node.Spec.PodCIDR, c.config.PodCIDR)
+			continue
+		}
+		via := addressOf(node)
+		if !via.IsValid() {
+			continue // its kubelet has not reported one yet, which is an event
+		}
+		link, err := c.deps.kernel.link(via)
+		if errors.Is(err, errNotOnLink) {
+			unreachable[node.Name] = fmt.Sprintf("its address %s is not on a link of node %s: both machines must be in one network "+
+				"(berth up --api-address, berth node --node-ip)", via, c.config.NodeName)
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		routes = append(routes, route{pods: pods, via: via, link: link})
+	}
+	return routes, unreachable, nil
+}
+
+func addressOf(node *corev1.Node) netip.Addr {
+	for _, address := range node.Status.Addresses {
+		if address.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(address.Address); err == nil && ip.Is4() {
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+// report records an event on each Node that has become unreachable.
+func (c *Controller) report(nodes []*corev1.Node, unreachable map[string]string) {
+	for _, node := range nodes {
+		reason, failed := unreachable[node.Name]
+		if !failed {
+			delete(c.reported, node.Name)
+			continue
+		}
+		if c.reported[node.Name] == reason {
+			continue
+		}
+		c.reported[node.Name] = reason
+		c.deps.Logger.Warn("no route to the Pods of a node", "node", node.Name, "reason", reason)
+		c.recorder.Eventf(node, corev1.EventTypeWarning, ReasonFailed, "no route to its Pods from node %s: %s", c.config.NodeName, reason)
+	}
+	for name := range c.reported {
+		if !slices.ContainsFunc(nodes, func(node *corev1.Node) bool { return node.Name == name }) {
+			delete(c.reported, name)
+		}
+	}
+}
+
+// setCondition writes the condition NetworkUnavailable of this node if it differs.
+func (c *Controller) setCondition(ctx context.Context, nodes []*corev1.Node, routes int, unreachable map[string]string) error {
+	at := slices.IndexFunc(nodes, func(node *corev1.Node) bool { return node.Name == c.config.NodeName })
+	if at < 0 {
+		return nil // its registration is an event
+	}
+	condition := corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReasonCreated,
+		Message: fmt.Sprintf("routes to the Pods of %d other nodes", routes),
+	}
+	if len(unreachable) > 0 {
+		names := make([]string, 0, len(unreachable))
+		for name, reason := range unreachable {
+			names = append(names, name+" ("+reason+")")
+		}
+		slices.Sort(names)
+		condition.Reason, condition.Message = ReasonFailed, "no route to the Pods of "+strings.Join(names, ", ")
+		if c.config.Joined && routes == 0 {
+			condition.Status = corev1.ConditionTrue
+		}
+	}
+	if !c.config.Joined && len(nodes) == 1 && networkCondition(nodes[at]) == nil {
+		return nil // a cluster of one machine needs none
+	}
+	now := metav1.NewTime(c.deps.Clock.Now())
+	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now
+	if old := networkCondition(nodes[at]); old != nil {
+		if old.Status == condition.Status && old.Reason == condition.Reason && old.Message == condition.Message {
+			return nil
+		}
+		if old.Status == condition.Status {
+			condition.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
+	if err != nil {
+		return fmt.Errorf("encode the condition %s: %w", condition.Type, err)
+	}
+	_, err = c.deps.NodeClient.CoreV1().Nodes().Patch(ctx, c.config.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("set the condition %s of node %s: %w", condition.Type, c.config.NodeName, err)
+	}
+	return nil
+}
+
+func networkCondition(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeNetworkUnavailable {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}

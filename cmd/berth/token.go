@@ -28,6 +28,7 @@ func newToken() *cobra.Command {
 		Use: "token", Short: "Let other machines join the cluster", Args: requireSubcommand, RunE: showHelp,
 		Long: "Creates, lists and deletes the bootstrap tokens with which other machines join a cluster of `berth up`. The cluster must listen on\n" +
 			"an address that they reach: berth up --api-address ADDRESS.",
+		Example: "  berth token create\n  berth token list\n  berth token delete abcdef",
 	}
 	cmd.AddCommand(newTokenCreate(), newTokenList(), newTokenDelete())
 	return cmd

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -103,7 +102,8 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 			config.DataDir, config.Server)
 	}
 	if config.Isolated && config.APIAddress != "" {
-		return layout, usageError{errors.New("--isolated and --api-address: other machines do not reach an isolated cluster; choose one")}
+		return layout, usageError{fmt.Errorf("--isolated and --api-address %s: other machines do not reach an isolated cluster; choose one "+
+			"(--api-address '' or --isolated=false ends what the cluster keeps)", config.APIAddress)}
 	}
 	if config.APIPort == 0 { // --api-port 0 was given
 		if config.APIPort, err = up.FreePort(); err != nil {

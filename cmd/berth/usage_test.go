@@ -74,7 +74,7 @@ func TestDataDirIsOnlyWhereItHasAnEffect(t *testing.T) {
 		_, err = execute(t, append([]string{"--data-dir", "/dev/null"}, append(words, "--data-dir", absent)...)...)
 		require.ErrorContains(t, err, absent, "the nearer one counts: %v", words)
 	}
-	for _, word := range []string{"node", "controllers", "csi-driver", "csi-provisioner", "run", "version"} {
+	for _, word := range []string{"controllers", "csi-driver", "csi-provisioner", "run", "version"} {
 		for _, words := range [][]string{{"--data-dir", absent, word}, {word, "--data-dir", absent}} {
 			_, err := execute(t, words...)
 			require.ErrorContains(t, err, "unknown flag: --data-dir", "%v", words)
@@ -84,9 +84,20 @@ func TestDataDirIsOnlyWhereItHasAnEffect(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, out, "data-dir", word)
 	}
-	out, err := execute(t, "help", "up")
-	require.NoError(t, err)
-	require.Contains(t, out, "--data-dir string")
+	_, err := execute(t, "node", "--kubeconfig", absent, "--data-dir", absent)
+	require.ErrorContains(t, err, "--data-dir and --reset need --join")
+	require.ErrorAs(t, err, new(usageError))
+	for _, word := range []string{"up", "node"} {
+		out, err := execute(t, "help", word)
+		require.NoError(t, err)
+		require.Contains(t, out, "--data-dir string", word)
+	}
+}
+
+func TestAnIsolatedClusterHasNoOtherMachines(t *testing.T) {
+	_, err := execute(t, "up", "--data-dir", filepath.Join(t.TempDir(), "absent"), "--isolated", "--api-address", "192.0.2.10")
+	require.ErrorContains(t, err, "--isolated and --api-address 192.0.2.10")
+	require.ErrorAs(t, err, new(usageError))
 }
 
 func TestEachCommandHasHelp(t *testing.T) {

@@ -1,6 +1,7 @@
 package pki_test
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"os"
@@ -151,8 +152,18 @@ func TestSecondEnsureChangesOnlyWhatItMust(t *testing.T) {
 		{"empty key", spec, start, overwrite("apiserver.key", ""), []string{"apiserver.crt", "apiserver.key"}},
 		{"lost public key", spec, start, remove("sa.pub"), []string{}},
 		{"crash between key and certificate of the authority", spec, start, remove("ca.crt"), []string{
-			"ca.crt", // the same key: everything it signed still verifies
+			"ca.crt",                         // the same key: everything it signed still verifies
+			"apiserver.crt", "apiserver.key", // it has the authority's certificate in its chain
 		}},
+		{"a certificate of an earlier version, without the authority's", spec, start, func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "apiserver.crt")
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+			require.NoError(t, err)
+			require.True(t, bytes.HasSuffix(data, ca), "machines that join find the authority in it")
+			require.NoError(t, os.WriteFile(path, bytes.TrimSuffix(data, ca), 0o600))
+		}, []string{"apiserver.crt", "apiserver.key"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

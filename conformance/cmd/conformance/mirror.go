@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 
 	"github.com/berth-dev/berth/conformance/internal/oci"
 )
@@ -21,7 +22,7 @@ func runMirror(ctx context.Context, args []string) error {
 	if *layout == "" || *registries == "" || flags.NArg() > 0 {
 		return errors.New("mirror: --layout and --registries are required, and there are no arguments")
 	}
-	stop, err := serveMirror(oci.Open(*layout), *registries)
+	stop, err := serveMirror(oci.Open(*layout), netip.AddrFrom4([4]byte{127, 0, 0, 1}), *registries)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (c *Cluster) newPodRoutes() (runFunc, error) {
 		return nil, err
 	}
 	controller, err := podroutes.New(podroutes.Deps{Client: network, NodeClient: node, Logger: c.logger, Clock: c.clock},
-		podroutes.Config{NodeName: c.NodeName, PodCIDR: pods, Joined: c.config.Member != nil})
+		podroutes.Config{NodeName: c.NodeName, PodCIDR: pods, Joined: c.config.Member != nil, ForeignNetwork: c.ExternalRuntime})
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,8 @@ type Config struct {
 	PodCIDR  netip.Prefix
 	// Joined is set on a node that joined the cluster, which is unavailable if it reaches no other node.
 	Joined bool
+	// ForeignNetwork is set on a node whose Pod network is not Berth's: whether it is available is for others to say.
+	ForeignNetwork bool
 }
 
 // Controller keeps the routes of one machine.
@@ -242,8 +244,8 @@ func (c *Controller) report(nodes []*corev1.Node, unreachable map[string]string)
 // setCondition writes the condition NetworkUnavailable of this node if it differs.
 func (c *Controller) setCondition(ctx context.Context, nodes []*corev1.Node, routes int, unreachable map[string]string) error {
 	at := slices.IndexFunc(nodes, func(node *corev1.Node) bool { return node.Name == c.config.NodeName })
-	if at < 0 {
-		return nil // its registration is an event
+	if at < 0 || c.config.ForeignNetwork { // the registration of the Node is an event
+		return nil
 	}
 	condition := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReasonCreated,

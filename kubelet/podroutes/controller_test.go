@@ -79,7 +79,7 @@ func node(name, pods, address string) *corev1.Node {
 }
 
 // run runs a Controller of node n1 in a bubble while f works.
-func run(t *testing.T, kernel *fakeKernel, joined bool, f func(t *testing.T, client *fake.Clientset), nodes ...*corev1.Node) {
+func run(t *testing.T, kernel *fakeKernel, config Config, f func(t *testing.T, client *fake.Clientset), nodes ...*corev1.Node) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		kernel.changed = make(chan struct{})
@@ -87,8 +87,7 @@ func run(t *testing.T, kernel *fakeKernel, joined bool, f func(t *testing.T, cli
 		for _, node := range nodes {
 			require.NoError(t, client.Tracker().Add(node))
 		}
-		c, err := New(Deps{Client: client, NodeClient: client, kernel: kernel},
-			Config{NodeName: "n1", PodCIDR: netip.MustParsePrefix("10.85.0.0/16"), Joined: joined})
+		c, err := New(Deps{Client: client, NodeClient: client, kernel: kernel}, config)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -101,6 +100,15 @@ func run(t *testing.T, kernel *fakeKernel, joined bool, f func(t *testing.T, cli
 	})
 }
 
+// first is the configuration of the cluster's first node, joined that of one that joined it.
+func first() Config { return Config{NodeName: "n1", PodCIDR: netip.MustParsePrefix("10.85.0.0/16")} }
+
+func joined() Config {
+	config := first()
+	config.Joined = true
+	return config
+}
+
 func condition(t *testing.T, client *fake.Clientset) *corev1.NodeCondition {
 	t.Helper()
 	node, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
@@ -111,7 +119,7 @@ func condition(t *testing.T, client *fake.Clientset) *corev1.NodeCondition {
 func TestRoutesFollowNodes(t *testing.T) {
 	stale := route{pods: netip.MustParsePrefix("10.85.9.0/24"), via: netip.MustParseAddr("192.0.2.9"), link: 7}
 	kernel := &fakeKernel{table: []route{stale}}
-	run(t, kernel, true, func(t *testing.T, client *fake.Clientset) {
+	run(t, kernel, joined(), func(t *testing.T, client *fake.Clientset) {
 		require.Equal(t, []string{"10.85.0.0/24 via 192.0.2.10"}, kernel.text(), "the route of a Node that is gone is removed")
 		require.Equal(t, corev1.ConditionFalse, condition(t, client).Status)
 		nodes := client.CoreV1().Nodes()
@@ -139,7 +147,7 @@ func TestRoutesFollowNodes(t *testing.T) {
 func TestNodesThatAreNotOnALinkAreReported(t *testing.T) {
 	far := node("far", "10.85.3.0/24", "198.51.100.1")
 	n1 := node("n1", "10.85.1.0/24", "192.0.2.11")
-	run(t, &fakeKernel{}, true, func(t *testing.T, client *fake.Clientset) {
+	run(t, &fakeKernel{}, joined(), func(t *testing.T, client *fake.Clientset) {
 		got := condition(t, client)
 		require.Equal(t, corev1.ConditionTrue, got.Status, "it reaches no other node")
 		require.Equal(t, ReasonFailed, got.Reason)
@@ -149,17 +157,24 @@ func TestNodesThatAreNotOnALinkAreReported(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, corev1.ConditionFalse, condition(t, client).Status, "it reaches one")
 	}, n1, far)
-	run(t, &fakeKernel{}, false, func(t *testing.T, client *fake.Clientset) {
+	run(t, &fakeKernel{}, first(), func(t *testing.T, client *fake.Clientset) {
 		require.Equal(t, corev1.ConditionFalse, condition(t, client).Status, "the first node stays available whoever joins")
 	}, n1, far)
 	foreign := node("far", "172.16.0.0/24", "192.0.2.12")
-	run(t, &fakeKernel{}, true, func(t *testing.T, client *fake.Clientset) {
+	run(t, &fakeKernel{}, joined(), func(t *testing.T, client *fake.Clientset) {
 		require.Contains(t, condition(t, client).Message, "172.16.0.0/24 is not a part of the cluster's 10.85.0.0/16")
 	}, n1, foreign)
 }
 
+func TestTheConditionOfAForeignNetworkIsLeftAlone(t *testing.T) {
+	config := joined()
+	config.ForeignNetwork = true
+	n1, far := node("n1", "10.85.1.0/24", "192.0.2.11"), node("far", "10.85.3.0/24", "198.51.100.1")
+	run(t, &fakeKernel{}, config, func(t *testing.T, client *fake.Clientset) { require.Nil(t, condition(t, client)) }, n1, far)
+}
+
 func TestAClusterOfOneMachineHasNoCondition(t *testing.T) {
-	run(t, &fakeKernel{}, false, func(t *testing.T, client *fake.Clientset) {
+	run(t, &fakeKernel{}, first(), func(t *testing.T, client *fake.Clientset) {
 		require.Nil(t, condition(t, client))
 	}, node("n1", "10.85.0.0/24", "10.85.0.1"))
 }

@@ -207,6 +207,9 @@ func (c *Controller) Reconcile(ctx context.Context, key reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	wanted, err := c.assign(key, service)
+	if errors.Is(err, errNoEndpointsYet) {
+		return reconcile.Result{}, nil
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,17 +173,17 @@ func TestOtherClassesAndTypesAreLeftAlone(t *testing.T) {
 }
 
 func TestProgramsOfTheMachineKeepTheirPorts(t *testing.T) {
-	owner := "sshd (process 7)"
+	var ended atomic.Bool
 	deps := loadbalancer.Deps{PortOwner: func(address netip.Addr, protocol corev1.Protocol, port int32) string {
-		if address.String() == "192.0.2.1" && protocol == corev1.ProtocolTCP && port == 22 {
-			return owner
+		if address.String() == "192.0.2.1" && protocol == corev1.ProtocolTCP && port == 22 && !ended.Load() {
+			return "sshd (process 7)"
 		}
 		return ""
 	}}
 	run(t, deps, loadbalancer.Config{}, func(x *fixture) {
 		x.create(service("git", 22))
 		require.Equal(t, loadbalancer.ReasonPortTaken, x.addresses("git"))
-		owner = ""
+		ended.Store(true)
 		time.Sleep(time.Minute) // fake time
 		synctest.Wait()
 		require.Equal(t, "192.0.2.1", x.addresses("git"))

@@ -2,6 +2,7 @@ package loadbalancer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -24,15 +25,23 @@ type endpoints struct {
 	source  controller.Source[reconcile.Request]
 	once    sync.Once
 	needed  chan struct{}
-	synced  chan struct{}
+
+	mu     sync.Mutex
+	synced bool
+	// waiting has the Services that asked for their nodes before the first list.
+	waiting map[reconcile.Request]bool
 }
+
+// errNoEndpointsYet is the error before the first list of EndpointSlices, after which the Service is reconciled again.
+var errNoEndpointsYet = errors.New("the endpoints are not listed yet")
 
 var _ controller.Source[reconcile.Request] = (*endpoints)(nil)
 
 func newEndpoints(factory informers.SharedInformerFactory) *endpoints {
 	slices := factory.Discovery().V1().EndpointSlices()
 	return &endpoints{
-		factory: factory, lister: slices.Lister(), needed: make(chan struct{}), synced: make(chan struct{}),
+		factory: factory, lister: slices.Lister(), needed: make(chan struct{}),
+		waiting: make(map[reconcile.Request]bool),
 		source: controller.Watches(slices.Informer(), func(slice *discoveryv1.EndpointSlice) []reconcile.Request {
 			name := slice.Labels[discoveryv1.LabelServiceName]
 			if name == "" {
@@ -58,19 +67,28 @@ func (e *endpoints) Run(ctx context.Context, enqueuer controller.Enqueuer[reconc
 	defer e.factory.Shutdown()
 	defer cancel()
 	e.factory.Start(ctx.Done())
-	return e.source.Run(ctx, enqueuer, func() { close(e.synced) })
+	return e.source.Run(ctx, enqueuer, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.synced = true
+		for key := range e.waiting {
+			enqueuer.Add(key)
+		}
+		clear(e.waiting)
+	})
 }
 
-// nodesOf returns the nodes that have a ready endpoint of the Service. Before the first list it returns none; the list is an
-// event of each endpoint.
+// nodesOf returns the nodes that have a ready endpoint of the Service, or errNoEndpointsYet.
 func (e *endpoints) nodesOf(service *corev1.Service) (map[string]bool, error) {
 	e.once.Do(func() { close(e.needed) })
-	nodes := make(map[string]bool)
-	select {
-	case <-e.synced:
-	default:
-		return nodes, nil
+	e.mu.Lock()
+	if !e.synced {
+		e.waiting[controller.RequestFor(service)] = true
+		e.mu.Unlock()
+		return nil, errNoEndpointsYet
 	}
+	e.mu.Unlock()
+	nodes := make(map[string]bool)
 	slices, err := e.lister.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name}))
 	if err != nil {
 		return nil, fmt.Errorf("list the endpoints of Service %s/%s: %w", service.Namespace, service.Name, err)

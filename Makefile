@@ -113,6 +113,10 @@ vm-kubeadm: build ## build a cluster of two virtual machines with kubeadm and ou
 conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
 
+.PHONY: conformance-all
+conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; an hour)
+	@ALL=1 PARALLEL="$(PARALLEL)" exec ./conformance/run.sh $(ARGS)
+
 .PHONY: conformance-node
 conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream NATIVE=1 FOCUS=… (root)
 	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }

@@ -5,8 +5,9 @@
 #   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 6)
 #   LIST      run exactly the specs of this file
+#   ALL       if set, run exactly the specs that upstream requires of a conformant cluster, [Conformance]
 #   DRIVER    test a storage class instead, with the [External.Storage] specs of drivers/DRIVER.txt
-#   REPORT    the report's file (default: report.md beside this file)
+#   REPORT    the report's file (default: report.md beside this file; all.md with ALL)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
 set -eu
@@ -18,6 +19,10 @@ expected=$here/expected.txt report=$here/report.md
 if [ -n "${DRIVER:-}" ]; then
 	expected=$here/drivers/$DRIVER.txt report=$here/drivers/$DRIVER.md
 	set -- --driver "$here/drivers/$DRIVER.yaml" "$@"
+fi
+if [ -n "${ALL:-}" ]; then
+	report=$here/all.md
+	set -- --conformance "$@"
 fi
 exec "$bin/conformance/conformance" --bin-dir "$bin" --expected "$expected" \
 	--report "${REPORT:-$report}" --parallel "${PARALLEL:-6}" \

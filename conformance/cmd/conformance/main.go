@@ -24,6 +24,7 @@ type options struct {
 	attempts               int
 	podCIDR, serviceCIDR   string
 	nodeNetwork            netip.Prefix
+	conformance            bool
 	timeout                time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
@@ -40,6 +41,7 @@ func parse(args []string) (options, error) {
 		"directory of logs and of the suite's own report (default: conformance/out of the bin directory)")
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
+	flags.BoolVar(&o.conformance, "conformance", false, "run exactly the specs that upstream requires of a conformant cluster, which must all pass")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "omit the specs whose name matches this regular expression")
@@ -60,8 +62,8 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("argument %q: there are flags only", flags.Arg(0))
 	case o.bin == "" || o.expected == "" || o.report == "":
 		return options{}, errors.New("--bin-dir, --expected and --report are required; run.sh sets them")
-	case o.focus != "" && o.list != "":
-		return options{}, errors.New("--focus and --list exclude each other")
+	case o.focus != "" && o.list != "" || o.conformance && (o.focus != "" || o.list != ""):
+		return options{}, errors.New("--focus, --list and --conformance exclude each other")
 	case o.attempts < 1:
 		return options{}, fmt.Errorf("--attempts %d: at least one attempt is needed", o.attempts)
 	case o.parallel < 1:

@@ -34,10 +34,7 @@ const clusterTimeout = 3 * time.Minute
 
 // run starts a cluster, runs the suite and writes the report. Its error makes the command fail.
 func run(ctx context.Context, o options) (err error) {
-	if o.list != "" {
-		o.expected = o.list
-	}
-	expected, err := suite.ReadList(o.expected)
+	expected, err := o.specs()
 	if err != nil {
 		return err
 	}
@@ -57,9 +54,35 @@ func run(ctx context.Context, o options) (err error) {
 	return runAndReport(ctx, o, running, bin, out, expected)
 }
 
+// specs returns the names of the specs that must pass.
+func (o *options) specs() ([]string, error) {
+	switch {
+	case o.conformance:
+		o.expected = "upstream's conformance.yaml"
+		return suite.Required()
+	case o.list != "":
+		o.expected = o.list
+	}
+	return suite.ReadList(o.expected)
+}
+
+// machines are the nodes of the cluster.
+type machines struct {
+	*cluster.Cluster
+	second *cluster.Node // nil if there is none
+}
+
+// secondEnded is closed when the second node's process has ended; nil if there is none.
+func (m machines) secondEnded() <-chan struct{} {
+	if m.second == nil {
+		return nil
+	}
+	return m.second.Ended()
+}
+
 // start starts the cluster with its second node and imports the images. The function that it returns stops all that has
 // been started, also after an error.
-func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (stop func() error, running *cluster.Cluster, err error) {
+func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (stop func() error, running machines, err error) {
 	var stops []func() error
 	stop = func() error {
 		var errs []error
@@ -70,39 +93,39 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 	}
 	link, err := cluster.NewLink(ctx, secondNode, o.nodeNetwork)
 	if err != nil {
-		return stop, nil, err
+		return stop, machines{}, err
 	}
 	stops = append(stops, func() error { return link.Remove(context.WithoutCancel(ctx)) })
 	logf("starting a cluster in %s", o.dataDir)
-	running, err = cluster.Start(ctx, cluster.Config{
+	first, err := cluster.Start(ctx, cluster.Config{
 		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR, APIAddress: link.Host.String(),
 		Log: filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
 	})
 	if err != nil {
-		return stop, nil, err
+		return stop, machines{}, err
 	}
-	stops = append(stops, running.Stop)
-	node, err := running.Join(ctx, link, secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
+	stops = append(stops, first.Stop)
+	second, err := first.Join(ctx, link, secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
 	if err != nil {
-		return stop, nil, err
+		return stop, machines{}, err
 	}
-	stops = append(stops, node.Stop)
+	stops = append(stops, second.Stop)
 	unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
 	if err != nil {
-		return stop, nil, err
+		return stop, machines{}, err
 	}
 	stops = append(stops, unlink)
-	closeMirror, err := serveMirror(layout, link.Host, running.Registries(), node.Registries())
+	closeMirror, err := serveMirror(layout, link.Host, first.Registries(), second.Registries())
 	if err != nil {
-		return stop, nil, err
+		return stop, machines{}, err
 	}
 	stops = append(stops, closeMirror)
 	logf("importing images")
-	return stop, running, errors.Join(running.Import(ctx, layout.Dir()), node.Import(ctx, layout.Dir()))
+	return stop, machines{Cluster: first, second: second}, errors.Join(first.Import(ctx, layout.Dir()), second.Import(ctx, layout.Dir()))
 }
 
 // runAndReport runs the suite on a cluster and writes the report.
-func runAndReport(ctx context.Context, o options, running *cluster.Cluster, bin, out string, expected []string) error {
+func runAndReport(ctx context.Context, o options, running machines, bin, out string, expected []string) error {
 	focus, complete := o.focus, false
 	if focus == "" {
 		focus, complete = suite.Exactly(expected), o.skip == ""
@@ -241,7 +264,7 @@ func serveMirror(layout oci.Layout, address netip.Addr, registries ...string) (f
 
 // runSuite runs the specs, and stops them when the cluster ends.
 func runSuite(
-	ctx context.Context, o options, running *cluster.Cluster, focus, bin, out string, expected []string,
+	ctx context.Context, o options, running machines, focus, bin, out string, expected []string,
 ) (_ suite.Result, err error) {
 	kubectl, err := running.Kubectl(out)
 	if err != nil {
@@ -258,10 +281,16 @@ func runSuite(
 		select {
 		case <-running.Ended():
 			cancel(errors.New("the cluster ended while the suite ran"))
+		case <-running.secondEnded():
+			cancel(errors.New("the second node ended while the suite ran"))
 		case <-ctx.Done():
 		}
 	}()
-	logf("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
+	selected := fmt.Sprintf("%d specs", len(expected))
+	if o.focus != "" {
+		selected = "the specs that match " + o.focus
+	}
+	logf("running %s of the suite, %d at once; its log is %s", selected, o.parallel, log.Name())
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
 		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
@@ -286,6 +315,9 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 	}
 	for _, host := range stubimages.Registries() {
 		header.Hide = append(header.Hide, host+"/")
+	}
+	if o.conformance {
+		header.Command = "make conformance-all"
 	}
 	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip, "LIST": o.list} {
 		if value != "" {

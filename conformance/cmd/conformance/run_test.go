@@ -25,7 +25,7 @@ const specName = "[sig-node] Pods run"
 
 // newSuiteFixture are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all. They wait
 // for a process that the signal's trap kills: a signal that comes just before a read lets that block for ever.
-func newSuiteFixture(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
+func newSuiteFixture(t *testing.T, whole bool) (o options, running machines) {
 	t.Helper()
 	bin := t.TempDir()
 	state := types.SpecStatePassed
@@ -55,7 +55,7 @@ func newSuiteFixture(t *testing.T, whole bool) (o options, running *cluster.Clus
 	if _, _, err := o.dirs(); err != nil {
 		t.Fatal(err)
 	}
-	running, err = cluster.Start(t.Context(), cluster.Config{Bin: bin, DataDir: bin, APIPort: 1, PodCIDR: "10.1.0.0/16",
+	running.Cluster, err = cluster.Start(t.Context(), cluster.Config{Bin: bin, DataDir: bin, APIPort: 1, PodCIDR: "10.1.0.0/16",
 		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package suite_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/berth-dev/berth/conformance/internal/suite"
@@ -29,4 +30,22 @@ func read(t *testing.T, path string) map[string]bool {
 		seen[name] = true
 	}
 	return seen
+}
+
+// TestRequired checks the number, which changes with upstream's version: the documents name it.
+func TestRequired(t *testing.T) {
+	names, err := suite.Required()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, name := range names {
+		if !strings.HasSuffix(name, "[Conformance]") || seen[name] {
+			t.Errorf("%q", name)
+		}
+		seen[name] = true
+	}
+	if len(seen) != 446 {
+		t.Errorf("%d specs", len(seen))
+	}
 }

@@ -41,6 +41,12 @@ func NewLink(ctx context.Context, name string, network netip.Prefix) (*Link, err
 	return l, nil
 }
 
+// enter returns the beginning of a command that runs a program on the other machine: in the namespace, and with a host name
+// of its own, which Pods with hostNetwork have, too.
+func (l *Link) enter() []string {
+	return []string{"nsenter", "--net=/run/netns/" + l.name, "--", "unshare", "--uts", "--", "sh", "-c", `hostname "$0" && exec "$@"`, l.name}
+}
+
 // Remove removes the namespace and the link.
 func (l *Link) Remove(ctx context.Context) error {
 	linkErr := ip(ctx, "link delete "+l.name)

@@ -26,7 +26,8 @@ func (c *Cluster) Join(ctx context.Context, link *Link, name, dataDir, log strin
 	if len(command) < 2 || command[0] != "berth" {
 		return nil, fmt.Errorf("create a token: it printed %q", out)
 	}
-	argv := append([]string{"nsenter", "--net=/run/netns/" + link.name, "--", c.Berth()}, command[1:]...)
+	argv := append(link.enter(), c.Berth())
+	argv = append(argv, command[1:]...)
 	argv = append(argv, "--reset", "--node-name", name, "--node-ip", link.Machine.String(), "--bin-dir", c.config.Bin, "--data-dir", dataDir)
 	p, err := startProcess(ctx, "node "+name, log, c.config.Timeout, argv...)
 	if err != nil {

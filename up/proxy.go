@@ -24,6 +24,8 @@ const (
 	// proxyTable is the nftables table that kube-proxy writes, in the families ip and ip6. Upstream gives no choice, so a
 	// network namespace allows one kube-proxy.
 	proxyTable = "kube-proxy"
+	// proxyHealthPort and proxyMetricsPort are the ports that kube-proxy has everywhere, as far as they are free.
+	proxyHealthPort, proxyMetricsPort = 10256, 10249
 	// bridgeNetfilter makes packets between Pods on the bridge pass through the firewall, which translates the addresses of
 	// Services in both directions.
 	bridgeNetfilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
@@ -32,10 +34,10 @@ const (
 // proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel, and
 // listens on no address but loopback. metrics is the address of its metrics.
 func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
-	// kube-proxy always serves its health and its metrics, and wants to know the ports.
+	// kube-proxy always serves its health and its metrics, and wants to know the ports. Tools know it by the usual ones.
 	var addresses [2]string
-	for i := range addresses {
-		port, err := freeport.Loopback()
+	for i, usual := range []int{proxyHealthPort, proxyMetricsPort} {
+		port, err := freeport.Prefer(usual)
 		if err != nil {
 			return nil, "", err
 		}

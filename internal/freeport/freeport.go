@@ -43,6 +43,14 @@ func Loopback() (int, error) {
 	return port, nil
 }
 
+// Prefer returns the port if it is free on 127.0.0.1, and another one as Loopback does if it is not.
+func Prefer(port int) (int, error) {
+	if _, err := listenOn(port); err == nil {
+		return port, nil
+	}
+	return Loopback()
+}
+
 // listenOn returns the port if it is free, or any free port for 0.
 func listenOn(port int) (int, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

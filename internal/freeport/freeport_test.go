@@ -30,3 +30,17 @@ func TestAPortThatIsListenedOnIsNotFree(t *testing.T) {
 	_, err = listenOn(port)
 	require.Error(t, err)
 }
+
+func TestAPreferredPortThatIsTakenIsReplaced(t *testing.T) {
+	free, err := Loopback()
+	require.NoError(t, err)
+	port, err := Prefer(free)
+	require.NoError(t, err)
+	require.Equal(t, free, port)
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(free)))
+	require.NoError(t, err)
+	defer listener.Close()
+	port, err = Prefer(free)
+	require.NoError(t, err)
+	require.NotEqual(t, free, port)
+}

@@ -33,8 +33,9 @@ type recipe struct {
 	config ocispec.ImageConfig
 }
 
+// networkTools are those of agnhost. The wget of Debian's busybox crashes if it is given a timeout.
 var networkTools = map[string]string{
-	"/usr/bin/curl": "/usr/bin/curl", "/bin/nc": "/bin/nc.openbsd", "/bin/ss": "/bin/ss", "/bin/ip": "/bin/ip",
+	"/usr/bin/curl": "/usr/bin/curl", "/bin/wget": "/usr/bin/wget", "/bin/nc": "/bin/nc.openbsd", "/bin/ss": "/bin/ss", "/bin/ip": "/bin/ip",
 	"/usr/bin/ipcs": "/usr/bin/ipcs", "/usr/bin/ipcmk": "/usr/bin/ipcmk", "/usr/bin/ipcrm": "/usr/bin/ipcrm",
 	"/usr/bin/dig": "/usr/bin/dig", "/usr/bin/getent": "/usr/bin/getent", "/usr/bin/iperf": "/usr/bin/iperf", "/usr/bin/unshare": "/usr/bin/unshare",
 }
@@ -55,6 +56,7 @@ func recipes() map[string]recipe {
 				t.Dir("/home/user-defined-in-image", 0o755)
 				t.File("/etc/passwd", 0o644, []byte(imagePasswd))
 				t.File("/etc/group", 0o644, []byte(imageGroup))
+				t.File("/etc/wgetrc", 0o644, []byte("tries = 1\n")) // as busybox's
 			},
 			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 		},

@@ -43,6 +43,8 @@ program sh ./cmd/sh ""
 program nmeter ./cmd/nmeter ""
 program sample-apiserver k8s.io/sample-apiserver ""
 program etcd go.etcd.io/etcd/server/v3 ""
+static=$PWD/build-static.sh
+(cd ../dns && "$static" "$out/programs/coredns" . "-s -w")
 
 echo "[3/3] conformance"
 go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance

@@ -46,7 +46,7 @@ func recipes() map[string]recipe {
 		"busybox": {ids: ids(imageutils.BusyBox), on: "base", config: ocispec.ImageConfig{Cmd: []string{"sh"}}},
 		"agnhost": {
 			ids: ids(imageutils.Agnhost, imageutils.AgnhostPrev), on: "base", programs: networkTools,
-			built: map[string]string{"/agnhost": "agnhost"},
+			built: map[string]string{"/agnhost": "agnhost", "/coredns": "coredns"},
 			files: map[string]string{
 				"/localhost.crt": "agnhost/porter/localhost.crt", "/localhost.key": "agnhost/porter/localhost.key",
 			},

@@ -175,6 +175,16 @@ type liveDriver struct {
 	locked bool
 }
 
+func (d *liveDriver) ControllerGetCapabilities(
+	context.Context, *csispec.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+) (*csispec.ControllerGetCapabilitiesResponse, error) {
+	return &csispec.ControllerGetCapabilitiesResponse{Capabilities: []*csispec.ControllerServiceCapability{{
+		Type: &csispec.ControllerServiceCapability_Rpc{Rpc: &csispec.ControllerServiceCapability_RPC{
+			Type: csispec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		}},
+	}}}, nil
+}
+
 func (d *liveDriver) ControllerPublishVolume(
 	_ context.Context, r *csispec.ControllerPublishVolumeRequest, _ ...grpc.CallOption,
 ) (*csispec.ControllerPublishVolumeResponse, error) {

@@ -49,6 +49,8 @@ type Publisher interface {
 	) (*csi.ControllerPublishVolumeResponse, error)
 	ControllerUnpublishVolume(context.Context, *csi.ControllerUnpublishVolumeRequest, ...grpc.CallOption,
 	) (*csi.ControllerUnpublishVolumeResponse, error)
+	ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+	) (*csi.ControllerGetCapabilitiesResponse, error)
 }
 
 // Deps are the dependencies of an Attacher. Client and Driver are required; by default Logger discards and Clock is the real

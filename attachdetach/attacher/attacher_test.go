@@ -45,6 +45,32 @@ type driver struct {
 	last      *csi.ControllerPublishVolumeRequest
 
 	lastSecrets map[string]string // of the last unpublication
+
+	capabilities    []csi.ControllerServiceCapability_RPC_Type
+	capabilitiesErr error
+}
+
+func newDriver() *driver {
+	return &driver{
+		published:    make(map[string]string),
+		capabilities: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME},
+	}
+}
+
+func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.capabilitiesErr != nil {
+		return nil, d.capabilitiesErr
+	}
+	response := &csi.ControllerGetCapabilitiesResponse{}
+	for _, capability := range d.capabilities {
+		response.Capabilities = append(response.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: capability}},
+		})
+	}
+	return response, nil
 }
 
 func (d *driver) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest, _ ...grpc.CallOption,
@@ -91,7 +117,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	d := &driver{published: make(map[string]string)}
+	d := newDriver()
 	w := newFixtureWith(t, d, testlog.New(t, slog.DiscardHandler))
 	w.driver = d
 	return w
@@ -190,6 +216,47 @@ func TestPublishAndUnpublish(t *testing.T) {
 	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached, although its volume was deleted")
 	w.driver.set(func() { require.Empty(t, w.driver.published) })
 	require.Empty(t, w.get("foreign").Finalizers, "attachments of other drivers are left alone")
+}
+
+// TestDriverThatDoesNotPublish attaches for a driver that has nothing to do before a node uses a volume, because its CSIDriver
+// asks for it.
+func TestDriverThatDoesNotPublish(t *testing.T) {
+	for name, has := range map[string]func(*driver){
+		"other capabilities": func(d *driver) {
+			d.capabilities = []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
+		},
+		"no controller service": func(d *driver) { d.capabilitiesErr = status.Error(codes.Unimplemented, "no such service") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			w.driver.set(func() { has(w.driver) })
+			w.create("va", driverName) // the node has not even registered the driver
+			w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+			require.Empty(t, w.get("va").Finalizers, "there is nothing to undo")
+			w.remove("va")
+			require.Zero(t, w.driver.calls)
+		})
+	}
+	t.Run("any more", func(t *testing.T) {
+		w := newFixture(t)
+		w.csiNode()
+		w.create("va", driverName)
+		w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+		w.driver.set(func() { w.driver.capabilities = nil })
+		w.remove("va")
+		w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
+		w.driver.set(func() { require.Equal(t, 1, w.driver.calls, "a driver that cannot unpublish is not asked to") })
+	})
+	t.Run("is not known", func(t *testing.T) {
+		w := newFixture(t)
+		w.csiNode()
+		w.driver.set(func() { w.driver.capabilitiesErr = status.Error(codes.Unavailable, "connection refused") })
+		w.create("va", driverName)
+		w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the driver that is away must be reported")
+		require.False(t, w.get("va").Status.Attached)
+		w.driver.set(func() { w.driver.capabilitiesErr = nil })
+		w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "retry")
+	})
 }
 
 func TestErrorsAreReportedAndRetried(t *testing.T) {

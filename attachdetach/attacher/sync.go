@@ -52,9 +52,16 @@ func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 }
 
 // attach publishes the volume and writes the result into the status, also an error: the attach/detach controller waits for
-// either.
+// either. Where the driver has nothing to publish, the volume counts as attached, as with external-attacher.
 func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	request, err := a.request(ctx, va)
+	publishes, err := a.publishes(ctx)
+	if err == nil && !publishes {
+		return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{"attached": true, "attachError": nil}}, "status")
+	}
+	var request *csi.ControllerPublishVolumeRequest
+	if err == nil {
+		request, err = a.request(ctx, va)
+	}
 	if err == nil {
 		va, err = a.prepare(ctx, va, request)
 	}
@@ -96,20 +103,9 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if !slices.Contains(va.Finalizers, a.finalizer) {
 		return nil
 	}
-	request := &csi.ControllerUnpublishVolumeRequest{
-		VolumeId: va.Annotations[handleAnnotation], NodeId: va.Annotations[nodeIDAnnotation],
-	}
-	source, err := a.source(va)
-	if err == nil {
-		request.VolumeId = source.VolumeHandle
-		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
-	} else if request.VolumeId != "" {
-		err = nil // the annotations are enough
-	}
-	if err == nil {
-		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
-		_, err = a.deps.Driver.ControllerUnpublishVolume(calling, request)
-		cancel()
+	publishes, err := a.publishes(ctx)
+	if err == nil && publishes { // otherwise an older version of the driver did, and this one has nothing to undo
+		err = a.unpublish(ctx, va)
 	}
 	if err != nil {
 		return a.recordError(ctx, va, "detachError", err, false)
@@ -121,6 +117,27 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
+	return err
+}
+
+// unpublish calls the driver with what the VolumeAttachment and its PersistentVolume say, as far as they exist.
+func (a *Attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment) error {
+	request := &csi.ControllerUnpublishVolumeRequest{
+		VolumeId: va.Annotations[handleAnnotation], NodeId: va.Annotations[nodeIDAnnotation],
+	}
+	source, err := a.source(va)
+	if err == nil {
+		request.VolumeId = source.VolumeHandle
+		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
+	} else if request.VolumeId != "" {
+		err = nil // the annotations are enough
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.config.Timeout)
+	defer cancel()
+	_, err = a.deps.Driver.ControllerUnpublishVolume(ctx, request)
 	return err
 }
 

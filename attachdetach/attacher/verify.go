@@ -14,8 +14,6 @@ import (
 
 // Lister has the calls that list what a driver has published where. A Publisher may implement it.
 type Lister interface {
-	ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
-	) (*csi.ControllerGetCapabilitiesResponse, error)
 	ListVolumes(context.Context, *csi.ListVolumesRequest, ...grpc.CallOption) (*csi.ListVolumesResponse, error)
 }
 
@@ -45,7 +43,7 @@ func (a *Attacher) verifyPeriodically(ctx context.Context) {
 		}
 		var err error
 		if !lists {
-			if lists, err = a.canListPublished(ctx, lister); err == nil && !lists {
+			if lists, err = a.canListPublished(ctx); err == nil && !lists {
 				return
 			}
 		}
@@ -60,20 +58,8 @@ func (a *Attacher) verifyPeriodically(ctx context.Context) {
 }
 
 // canListPublished reports whether the driver can list what is published where.
-func (a *Attacher) canListPublished(ctx context.Context, lister Lister) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.config.Timeout)
-	defer cancel()
-	response, err := lister.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
-	if err != nil {
-		return false, fmt.Errorf("get the driver's capabilities: %w", err)
-	}
-	has := func(want csi.ControllerServiceCapability_RPC_Type) bool {
-		return slices.ContainsFunc(response.GetCapabilities(), func(c *csi.ControllerServiceCapability) bool {
-			return c.GetRpc().GetType() == want
-		})
-	}
-	return has(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) &&
-		has(csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES), nil
+func (a *Attacher) canListPublished(ctx context.Context) (bool, error) {
+	return a.can(ctx, csi.ControllerServiceCapability_RPC_LIST_VOLUMES, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
 }
 
 // verifyOnce publishes again the volumes that others have unpublished, and logs those that others have published. An

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -124,11 +125,14 @@ func (f *fixture) createNode(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create node: %w", err)
 	}
-	now := metav1.Now()
-	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now, LastTransitionTime: now, Reason: "Benchmark",
-	}}
-	if _, err := f.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	// A patch, because the cluster's controllers write to the Node as well.
+	status, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(), Reason: "Benchmark",
+	}}}})
+	if err != nil {
+		return fmt.Errorf("make node ready: %w", err)
+	}
+	if _, err := f.client.CoreV1().Nodes().PatchStatus(ctx, node.Name, status); err != nil {
 		return fmt.Errorf("make node ready: %w", err)
 	}
 	return nil

@@ -22,6 +22,7 @@
 //	supervisor              starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
 //	gctuner                 garbage collection: often while idle, rarely while busy
+//	codepages               releases the memory of code that only the start needed
 //	timerslack              lets timers of an idle process share wake-ups
 //	watchprobe              detects that the controller manager has started
 //	atomicfile              replaces private files atomically

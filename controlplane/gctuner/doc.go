@@ -1,4 +1,5 @@
-// Package gctuner makes Go's garbage collector run less often while the process allocates much memory.
+// Package gctuner makes Go's garbage collector run less often while the process allocates much memory, and more often while it
+// allocates next to none.
 //
 // An idle control plane should be small, and one that creates hundreds of objects at once should not spend a sixth of its
 // time on garbage collection. No single value of GOGC does both, so the package changes it with the rate at which memory

@@ -12,12 +12,14 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// quietPeriod is how long the allocation rate must be low before memory is returned to the system.
-const quietPeriod = 5 * time.Second
+// restPeriod is how long a busy process must have allocated less before memory is returned to the system.
+const restPeriod = 5 * time.Second
 
-// Run adjusts the garbage collector to the allocation rate until ctx ends. It changes the whole process: run it once. If the
-// environment variable GOGC is set, it does nothing. GOMEMLIMIT applies as usual.
-func Run(ctx context.Context) error {
+// Run adjusts the garbage collector to the allocation rate until ctx ends. It is to be called when the process has started: what a
+// start allocates for good would otherwise lie scattered among much garbage, and memory could not be returned. It changes the whole process: run it once. If the
+// environment variable GOGC is set, it does nothing. GOMEMLIMIT applies as usual. It calls release each time when the process has
+// come to allocate less and memory that it used until then has been returned to the system.
+func Run(ctx context.Context, release func()) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
@@ -25,7 +27,7 @@ func Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("tune the garbage collector: %w", err)
 	}
-	run(ctx, maxGarbageFor(memory), quietPeriod)
+	run(ctx, maxGarbageFor(memory), restPeriod, release)
 	return nil
 }
 
@@ -41,15 +43,15 @@ func availableMemory() (uint64, error) {
 	return machine, nil // no limit, or no cgroups
 }
 
-func run(ctx context.Context, garbage uint64, rest time.Duration) {
-	p := &tuner{garbage: garbage, collected: readSample()}
+func run(ctx context.Context, garbage uint64, rest time.Duration, release func()) {
+	now := readSample()
+	p := &tuner{garbage: garbage, load: busy, collected: now, ticked: now} // it was busy with its start
 	collected := make(chan struct{}, 1)
 	notifyCollections(ctx, collected)
-	ticks := time.NewTicker(rest)
-	ticks.Stop() // until the process is busy
+	ticks := time.NewTicker(rest) // it runs while the process is busy
 	defer ticks.Stop()
 	for {
-		busy, percent := p.busy, p.percent()
+		before, percent := p.load, p.percent()
 		select {
 		case <-ctx.Done():
 			return
@@ -61,12 +63,15 @@ func run(ctx context.Context, garbage uint64, rest time.Duration) {
 		if p.percent() != percent {
 			debug.SetGCPercent(p.percent())
 		}
-		switch {
-		case p.busy && !busy:
+		if p.load == busy && before != busy {
 			ticks.Reset(rest)
-		case busy && !p.busy:
+		}
+		if before == busy && p.load != busy {
 			ticks.Stop()
+		}
+		if p.load < before {
 			debug.FreeOSMemory()
+			release()
 		}
 	}
 }

@@ -18,28 +18,37 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestPercentFollowsAllocationRate(t *testing.T) {
 	at := time.Unix(0, 0)
 	now := sample{at: at}
-	p := &tuner{garbage: 400 * mib, collected: now}
+	p := &tuner{garbage: 400 * mib, load: normal, collected: now}
 	after := func(seconds, allocates, live uint64) sample {
 		now.at = now.at.Add(time.Duration(seconds) * time.Second)
 		now.allocated += allocates
 		now.live = live
 		return now
 	}
-	p.onCollection(after(30, 100*mib, 100*mib))
-	require.Equal(t, 100, p.percent(), "idle")
+	p.onCollection(after(10, 100*mib, 100*mib))
+	require.Equal(t, 100, p.percent(), "neither busy nor quiet")
+	p.onCollection(after(120, 30*mib, 100*mib))
+	require.Equal(t, 25, p.percent(), "quiet")
+	p.onCollection(after(10, 30*mib, 100*mib))
+	require.Equal(t, 25, p.percent(), "as good as quiet")
+	p.onCollection(after(10, 100*mib, 100*mib))
+	require.Equal(t, 100, p.percent(), "no longer quiet")
 	p.onCollection(after(1, 100*mib, 200*mib))
 	require.Equal(t, 200, p.percent(), "busy: 400 MiB of garbage are allowed")
 	p.onCollection(after(4, 400*mib, 20*mib))
 	require.Equal(t, 400, p.percent(), "not 20 times the live heap")
 	p.onCollection(after(4, 40*mib, 900*mib))
 	require.Equal(t, 100, p.percent(), "never more often than by default")
-	require.True(t, p.busy, "one slow collection does not end it")
+	require.Equal(t, busy, p.load, "one slow collection does not end it")
 	p.onTick(after(1, 0, 200*mib))
-	require.True(t, p.busy, "busy since the last tick, though not just now")
-	p.onTick(after(10, 10*mib, 200*mib))
-	require.Equal(t, 100, p.percent(), "idle again")
+	require.Equal(t, busy, p.load, "busy since the last tick, though not just now")
+	p.onTick(after(10, 20*mib, 200*mib))
+	require.Equal(t, 100, p.percent(), "no longer busy")
 	p.onCollection(after(0, 300*mib, 100*mib))
 	require.Equal(t, 100, p.percent(), "no time has passed")
+	p.onCollection(after(10, 2000*mib, 100*mib))
+	p.onTick(after(5, mib, 100*mib))
+	require.Equal(t, 25, p.percent(), "quiet at once")
 }
 
 func TestSmallMachinesKeepLessGarbage(t *testing.T) {
@@ -52,10 +61,15 @@ func TestSmallMachinesKeepLessGarbage(t *testing.T) {
 
 func TestProcessThatIsBusyAndThenRests(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
+	ended, released := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(ended)
-		run(ctx, maxGarbage, 100*time.Millisecond)
+		run(ctx, maxGarbage, 100*time.Millisecond, func() {
+			select {
+			case released <- struct{}{}:
+			default:
+			}
+		})
 	}()
 	defer func() { <-ended }()
 	defer cancel()
@@ -67,7 +81,8 @@ func TestProcessThatIsBusyAndThenRests(t *testing.T) {
 		return currentGCPercent() == busyPercent
 	}, time.Minute, time.Nanosecond, "allocates much")
 	require.Len(t, garbage, mib)
-	require.Eventually(t, func() bool { return currentGCPercent() == idlePercent }, time.Minute, time.Millisecond, "allocates nothing")
+	require.Eventually(t, func() bool { return currentGCPercent() == quietPercent }, time.Minute, time.Millisecond, "allocates nothing")
+	<-released
 }
 
 // currentGCPercent returns the collector's current GOGC.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // the flag --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of API requests
@@ -15,6 +17,7 @@ const proxyCommand = "kube-proxy"
 // runProxy runs upstream's kube-proxy with its own flags and returns the exit code. Any signal ends it at once: the kernel
 // goes on forwarding by the rules that it wrote.
 func runProxy(args []string) int {
+	go tuneMemory(context.Background()) // until the process ends
 	command := proxy.NewProxyCommand()
 	command.SetArgs(args)
 	return cli.Run(command)

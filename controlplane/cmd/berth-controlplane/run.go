@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/controlplane/apiserver"
+	"github.com/berth-dev/berth/controlplane/codepages"
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
@@ -75,7 +76,8 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 			return err
 		}
 	}
-	defer startGCTuner(ctx)()
+	started := make(chan struct{})
+	defer startGCTuner(ctx, started)()
 	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
@@ -86,25 +88,40 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	}
 	return components.Run(ctx, func() {
 		_ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil)
+		close(started)
 		if err := timerslack.Set(lateTimers); err != nil {
 			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
 		}
 	})
 }
 
-// startGCTuner tunes the garbage collector until the function that it returns is called.
-func startGCTuner(ctx context.Context) (end func()) {
+// startGCTuner tunes the garbage collector from the time when started is closed until the function that it returns is called.
+func startGCTuner(ctx context.Context, started <-chan struct{}) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := gctuner.Run(ctx); err != nil {
-			klog.ErrorS(err, "Failed to tune the garbage collector; it runs with its default settings")
+		select {
+		case <-started:
+			tuneMemory(ctx)
+		case <-ctx.Done():
 		}
 	}()
 	return func() {
 		cancel()
 		<-ended
+	}
+}
+
+// tuneMemory keeps the process as small as what it does allows, until ctx ends.
+func tuneMemory(ctx context.Context) {
+	release := func() {
+		if err := codepages.Release(); err != nil {
+			klog.V(2).InfoS("Failed to return memory of code to the system", "error", err)
+		}
+	}
+	if err := gctuner.Run(ctx, release); err != nil {
+		klog.ErrorS(err, "Failed to tune the garbage collector; it runs with its default settings")
 	}
 }
 

@@ -179,9 +179,9 @@ func (u *components) newKubelet() (runFunc, error) {
 	if err := c.writePodResolvConf(); err != nil {
 		return nil, err
 	}
-	dns := network.DNS{ResolvConf: c.podResolvConf()}
+	dns := network.DNS{ResolvConf: c.podResolvConf(), ClusterDomain: clusterDomain}
 	if c.runs(dnsName) {
-		dns.ClusterDNS, dns.ClusterDomain = []string{c.Gateway.String()}, clusterDomain
+		dns.ClusterDNS = []string{c.Gateway.String()}
 	}
 	thresholds := node.DefaultThresholds()
 	thresholds.DiskAvailableCap = EnoughFreeBytes

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -61,6 +62,9 @@ type Config struct {
 	ResolvConf string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
+	// RuntimeConfig turns versions and resources of the API on and off, and FeatureGates features of Kubernetes in the control
+	// plane: NAME=true or NAME=false each.
+	RuntimeConfig, FeatureGates map[string]string
 	// Resources says which resources of the machine Pods may use.
 	Resources ResourceConfig
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
@@ -147,6 +151,11 @@ func (c Config) validate() error {
 	}
 	if c.APIPort < 1 || c.APIPort > 65535 {
 		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
+	}
+	for name, value := range c.FeatureGates {
+		if _, err := strconv.ParseBool(value); err != nil {
+			errs = append(errs, fmt.Errorf("--feature-gates %s=%s: want true or false", name, value))
+		}
 	}
 	return errors.Join(append(errs, c.validateAddresses(pods, services)...)...)
 }

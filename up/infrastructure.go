@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -127,11 +130,25 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) pro
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")
 	}
+	for name, values := range map[string]map[string]string{"--runtime-config": c.RuntimeConfig, "--feature-gates": c.FeatureGates} {
+		if len(values) > 0 {
+			argv = append(argv, name, joinValues(values))
+		}
+	}
 	args, inherited := c.isolatedArgs()
 	return program{
 		name: "control plane", argv: append(argv, args...), files: inherited, logFile: c.Log("controlplane"), pidFile: c.pidFile("controlplane"),
 		onLine: func(line []byte) { c.onControlplaneLine(ctx, line, ready) },
 	}
+}
+
+// joinValues returns NAME=VALUE,… in the order of the names.
+func joinValues(values map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		all = append(all, name+"="+values[name])
+	}
+	return strings.Join(all, ",")
 }
 
 // onControlplaneLine processes a line of berth-controlplane's standard output: a component reached a state.

@@ -137,6 +137,10 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
+	flags.StringToStringVar(&config.FeatureGates, "feature-gates", nil, "features of Kubernetes to turn on or off in the control plane, at each start: NAME=true,...\n"+
+		"(docs/features.md lists what the kubelet has of them)")
+	flags.StringToStringVar(&config.RuntimeConfig, "runtime-config", nil, "versions and resources of the API to turn on or off, at each start, as kube-apiserver's flag does:\n"+
+		"certificates.k8s.io/v1beta1/clustertrustbundles=true,...")
 	resources := &config.Resources
 	flags.StringToStringVar(&resources.KubeReserved, "kube-reserved", nil, "resources reserved for the cluster's own processes: cpu=100m,memory=200Mi,ephemeral-storage=1Gi,pid=1000\n"+
 		"(default: memory 512Mi, ephemeral-storage 1Gi and pid 1000, but at most a quarter of the memory and a tenth of the others)")

@@ -193,6 +193,12 @@ func Args(c *config.Config) []string {
 		"--shutdown-send-retry-after=true",
 		"--shutdown-watch-termination-grace-period=1s",
 	}
+	if c.RuntimeConfig != "" {
+		args = append(args, "--runtime-config="+c.RuntimeConfig)
+	}
+	if c.FeatureGates != "" { // the components of this process share the gates
+		args = append(args, "--feature-gates="+c.FeatureGates)
+	}
 	if advertise := c.Advertise(); advertise != "" {
 		return append(args, "--advertise-address="+advertise)
 	}

@@ -45,6 +45,9 @@ type Config struct {
 	// issued here. NodeIP may be empty.
 	NodeName string
 	NodeIP   string
+	// RuntimeConfig turns versions and resources of the API on and off, and FeatureGates features of Kubernetes in all components,
+	// both as kube-apiserver's flags of these names do. Empty leaves the defaults.
+	RuntimeConfig, FeatureGates string
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// UnsafeNoFsync lets etcd skip fsync: for tests only, a power cut then loses

@@ -34,7 +34,10 @@ func differentHere() map[string]bool {
 	} {
 		here[name] = false
 	}
-	for _, name := range []string{"ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodLogsQuerySplitStreams"} {
+	for _, name := range []string{
+		"ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodCertificateRequest",
+		"PodLogsQuerySplitStreams",
+	} {
 		here[name] = true
 	}
 	return here

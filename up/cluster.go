@@ -151,7 +151,17 @@ func (c *Cluster) enter(ctx context.Context) (created bool, lock *os.File, err e
 	if err := c.check(ctx); err != nil {
 		return false, nil, err
 	}
-	return c.makeDataDir(ctx)
+	created, lock, err = c.makeDataDir(ctx)
+	if err != nil {
+		return created, lock, err
+	}
+	saved, err := readState(c.statePath())
+	if err == nil && saved.Isolated { // nothing of it runs, so nothing can be taken over
+		if err := c.endEarlierRun(ctx); err != nil {
+			return created, nil, errors.Join(err, lock.Close())
+		}
+	}
+	return created, lock, nil
 }
 
 // check checks the machine before anything is changed on it.

@@ -72,6 +72,7 @@ func (c *Cluster) endEarlierRun(ctx context.Context) error {
 	if err := c.cleanup(ctx); err != nil {
 		return fmt.Errorf("remove what an earlier run has left: %w", err)
 	}
+	c.progress.Printf("removed what an earlier run, which was killed, has left: cgroups, loop devices, the run directory")
 	return nil
 }
 

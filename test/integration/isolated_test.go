@@ -179,7 +179,8 @@ func TestKilledIsolatedClusterLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, disks, 1, "the Pod's disk")
 
-	for i, victim := range []string{"outer", "inner", "berth"} {
+	starts := 1
+	for _, victim := range []string{"outer", "inner", "berth"} {
 		process := c.cmd.Process.Pid
 		if victim != "outer" {
 			process = child(t, process, isolate.Program)
@@ -192,21 +193,68 @@ func TestKilledIsolatedClusterLeavesNothing(t *testing.T) {
 		c.cmd = nil
 		var left []string
 		require.NoError(t, c.poll(func(context.Context) bool {
-			left = c.leftovers()
-			if disks, err := loopdev.New().List(isLoop); err != nil || len(disks) > 0 {
-				left = append(left, fmt.Sprint("loop devices: ", disks, err))
-			}
-			if strings.Contains(ruleset(t), "berth"+c.id()) {
-				left = append(left, "masquerade rule")
-			}
+			left = append(c.leftovers(), c.leftoversOfIsolation(t)...)
 			return len(left) == 0
 		}), "after the end of %s there is %v", victim, left)
 		c.launch("--unsafe-no-fsync") // at once: it waits for the removal
 		c.out.waitFor(t, "is ready after", c.ended)
-		c.waitStarts(i + 2)
+		starts++
+		c.waitStarts(starts)
+	}
+	for _, isolated := range []bool{true, false} { // the next run removes what is left, whether it is isolated or not
+		c.killIsolation(t)
+		if !isolated {
+			c.args = slices.DeleteFunc(c.args, func(arg string) bool { return arg == "--isolated" })
+			c.args = append(c.args, "--isolated=false", "--without", "kube-proxy,dns")
+		}
+		c.up("--unsafe-no-fsync")
+		require.Contains(t, c.out.String(), "removed what an earlier run, which was killed, has left")
+		starts++
+		c.waitStarts(starts)
+		disks, err := loopdev.New().List(isLoop)
+		require.NoError(t, err)
+		require.Len(t, disks, 1, "the Pod's disk")
 	}
 	c.stop()
-	require.Empty(t, c.leftovers())
+	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
+}
+
+// leftoversOfIsolation lists what leftovers does not: loop devices, and the rules for the link to the machine.
+func (c *cluster) leftoversOfIsolation(t *testing.T) []string {
+	t.Helper()
+	var left []string
+	disks, err := loopdev.New().List(func(backing string) bool { return strings.HasPrefix(backing, c.dataDir) })
+	if err != nil || len(disks) > 0 {
+		left = append(left, fmt.Sprint("loop devices: ", disks, err))
+	}
+	if strings.Contains(ruleset(t), "berth"+c.id()) {
+		left = append(left, "masquerade rule")
+	}
+	return left
+}
+
+// killIsolation kills both processes that isolate the cluster at once: neither can clean up. The kernel ends everything but
+// cgroups, loop devices and the run directory, which berth doctor finds.
+func (c *cluster) killIsolation(t *testing.T) {
+	t.Helper()
+	outer := c.cmd.Process.Pid
+	inner := child(t, outer, isolate.Program)
+	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, process := range []int{outer, inner} {
+			require.NoError(t, syscall.Kill(process, signal))
+		}
+	}
+	require.Error(t, <-c.ended)
+	c.cmd = nil
+	var left []string
+	require.NoError(t, c.poll(func(context.Context) bool {
+		left = slices.DeleteFunc(append(c.leftovers(), c.leftoversOfIsolation(t)...), func(one string) bool {
+			return strings.HasPrefix(one, "loop devices") || strings.HasPrefix(one, "/sys/fs/cgroup/") || one == c.runDir()
+		})
+		return len(left) == 0
+	}), "the kernel leaves %v", left)
+	out, _ := c.run("doctor") // what it finds is an error
+	require.Contains(t, out, c.id())
 }
 
 // waitStarts waits until the disk has one line for each start of the Pod: its data are kept.
@@ -288,6 +336,17 @@ func TestConflictsOnTheMachine(t *testing.T) {
 		defer packets.Close()
 		c := newClusterWithServices(t)
 		refuse(t, c, "dns: udp "+c.gateway()+":53 is in use by ")
+	})
+	t.Run("nft missing or too old", func(t *testing.T) {
+		c := newClusterWithServices(t)
+		dir := t.TempDir()
+		iptables, err := exec.LookPath("iptables")
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(iptables, filepath.Join(dir, "iptables")))
+		t.Setenv("PATH", dir)
+		refuse(t, c, "nft not found, which Services need: apt-get install nftables, or start with --without kube-proxy")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "nft"), []byte("#!/bin/sh\necho 'nftables v0.9.8 (E.D.S.)'\n"), 0o755))
+		refuse(t, c, "has version 0.9.8, which is too old for Services, which need 1.0.1")
 	})
 	t.Run("the port of the API server, isolated", func(t *testing.T) {
 		c := newIsolatedCluster(t)

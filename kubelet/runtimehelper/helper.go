@@ -306,9 +306,9 @@ func imageName(image *runtimeapi.Image) string {
 func (h *Helper) environment(ctx context.Context, req podworker.ContainerRequest,
 	mounted map[string]volumemanager.Mounted,
 ) ([]envvars.Var, error) {
-	list, err := h.deps.Services.All(ctx)
+	list, err := h.deps.Services.For(ctx, req.Pod)
 	if err != nil {
-		return nil, fmt.Errorf("wait for the list of Services: %w", err)
+		return nil, err
 	}
 	paths := make(map[string]string, len(mounted))
 	for name, v := range mounted {

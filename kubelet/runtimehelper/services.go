@@ -2,6 +2,7 @@ package runtimehelper
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // Services caches the cluster's Services for the environment of containers. It is a reflector's store and not an informer,
@@ -57,12 +59,15 @@ func (s *Services) Start(ctx context.Context) error {
 	return nil
 }
 
-// All returns the Services; it waits for the first list.
-func (s *Services) All(ctx context.Context) ([]*corev1.Service, error) {
-	select {
-	case <-s.synced:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// For returns the Services that the environment of the Pod's containers may name. It waits for the first list of them, but not
+// for a static Pod, which may be the API server itself: that one gets the Services that are known.
+func (s *Services) For(ctx context.Context, pod *corev1.Pod) ([]*corev1.Service, error) {
+	if !podutil.IsStatic(pod) {
+		select {
+		case <-s.synced:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the list of Services: %w", ctx.Err())
+		}
 	}
 	items := s.List()
 	out := make([]*corev1.Service, 0, len(items))

@@ -3,7 +3,6 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"os"
@@ -29,7 +28,7 @@ const kubeadmConfig = `apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: ` + firstAddress + `}
 nodeRegistration: {name: first}
-timeouts: {controlPlaneComponentHealthCheck: 20m, kubeletHealthCheck: 10m, kubernetesAPICall: 5m, tlsBootstrap: 20m}
+timeouts: {controlPlaneComponentHealthCheck: 20m, kubeletHealthCheck: 10m, kubernetesAPICall: 20m, tlsBootstrap: 20m}
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
@@ -173,8 +172,6 @@ func requireWeb(t *testing.T, m *Machine) {
 // logged runs a script and shows what it prints.
 func logged(t *testing.T, m *Machine, script string) {
 	t.Helper()
-	var out bytes.Buffer
-	err := m.Run(t.Context(), script, IO{Stdout: &out, Stderr: &out})
-	t.Logf("%s\n%s", script, &out)
-	require.NoError(t, err)
+	t.Log(script)
+	require.NoError(t, m.Run(t.Context(), script, IO{Stdout: t.Output(), Stderr: t.Output()}))
 }

@@ -72,9 +72,8 @@ func installContainerd(t *testing.T, m *Machine, share, subnet, sandbox string) 
 // importImage imports a docker archive into the machine's containerd.
 func importImage(t *testing.T, m *Machine, share string, archive []byte) {
 	t.Helper()
-	var out bytes.Buffer
 	script := quote(share) + "/berth images --socket /run/containerd/containerd.sock import -"
-	require.NoError(t, m.Run(t.Context(), script, IO{Stdin: bytes.NewReader(archive), Stdout: &out, Stderr: &out}), "%s", &out)
+	require.NoError(t, m.Run(t.Context(), script, IO{Stdin: bytes.NewReader(archive), Stdout: t.Output(), Stderr: t.Output()}))
 }
 
 // pauseArchive returns a docker archive with the pause image of make build.

@@ -213,6 +213,7 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 		{"addresses", addresses.Start, !needsAPI},
 		{"idle", a.watchIdle, !needsAPI},
 		{"pod sources", p.sources.Start, !needsAPI},
+		{"node shutdown", p.shutdown.Start, !needsAPI},
 		{"server", a.server.Start, !needsAPI},
 	}
 	if a.base.deps.standalone {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/server"
 )
@@ -65,6 +66,8 @@ type Config struct {
 	// Static names the sources of static Pods.
 	Static StaticConfig
 	Events EventConfig
+	// Shutdown says how long Pods have to end when the machine shuts down.
+	Shutdown ShutdownConfig
 	// OOMScoreAdj is the oom_score_adj of this process; nil leaves it.
 	OOMScoreAdj *int
 	// Tracing says where spans are sent over OTLP/gRPC, and how many; nil sends them to Deps.TracerProvider, if
@@ -87,6 +90,12 @@ const (
 	// RequireKernelDefaults ends the start with an error.
 	RequireKernelDefaults KernelDefaults = "require"
 )
+
+// ShutdownConfig says how long Pods have to end when the machine shuts down.
+type ShutdownConfig struct {
+	// Periods are the times by the Pods' priority. Without any the machine's shutdown does not wait for Pods.
+	Periods []nodeshutdown.Period
+}
 
 // EventConfig limits the writing of events.
 type EventConfig struct {

@@ -36,6 +36,7 @@ type podComponents struct {
 	watcher  *pleg.Watcher
 	workers  *podworker.Manager
 	sources  *podSources
+	shutdown *nodeShutdown
 }
 
 func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *storageComponents, allocatable func() corev1.ResourceList,
@@ -76,6 +77,9 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 		return nil, err
 	}
 	if p.services, p.helper, err = newRuntimeHelper(base, n, s, allocatable); err != nil {
+		return nil, err
+	}
+	if p.shutdown, err = newNodeShutdown(base, n, func() *podworker.Manager { return p.workers }); err != nil {
 		return nil, err
 	}
 	if p.workers, err = p.newWorkers(base, runtime, n, s, allocatable); err != nil {
@@ -128,7 +132,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	}
 	admitter, err := admission.New(admission.Deps{
 		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
-		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources, Handlers: deps.AdmitHandlers,
+		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources, Handlers: p.shutdown.handlers(deps.AdmitHandlers),
 	}, admission.Config{
 		MaxPods: config.Pods.most(), AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
 		Version: config.Node.Version,

@@ -25,6 +25,8 @@ type KillRequest struct {
 	// Done, which must not block, is called once: when no container of the Pod runs any more, or with the error of an
 	// attempt to stop them. After an error the Pod is still being stopped.
 	Done func(error)
+	// Released, which must not block, is called once, if set: when the Pod's volumes are unmounted, too.
+	Released func()
 }
 
 // failure returns why the Pod ends.
@@ -77,11 +79,25 @@ func (w *worker) handleKills() {
 		if request.Done != nil {
 			w.killWaiters = append(w.killWaiters, request.Done)
 		}
+		if request.Released != nil {
+			w.releaseWaiters = append(w.releaseWaiters, request.Released)
+		}
 	}
 	w.kills = nil
 	if w.stopped {
 		w.notifyKilled(nil)
 	}
+	if w.cleanedUp {
+		w.notifyReleased()
+	}
+}
+
+// notifyReleased calls those who wait until the Pod uses no volume any more.
+func (w *worker) notifyReleased() {
+	for _, done := range w.releaseWaiters {
+		done()
+	}
+	w.releaseWaiters = nil
 }
 
 // notifyKilled calls those who wait for the end of the Pod's containers.
@@ -116,8 +132,12 @@ func (w *worker) notifyGone() {
 		if request.Done != nil {
 			w.killWaiters = append(w.killWaiters, request.Done)
 		}
+		if request.Released != nil {
+			w.releaseWaiters = append(w.releaseWaiters, request.Released)
+		}
 	}
 	w.notifyKilled(nil)
+	w.notifyReleased()
 	for _, done := range w.syncWaiters {
 		done(nil)
 	}

@@ -117,6 +117,7 @@ func (w *worker) cleanup(ctx context.Context) {
 			}
 			w.retries.done(opCleanup)
 			w.cleanedUp, w.volumesMounted = true, false
+			w.notifyReleased()
 		}
 	})
 }

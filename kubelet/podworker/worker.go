@@ -77,6 +77,7 @@ type worker struct {
 	kills                    []KillRequest
 	killWaiters, syncWaiters []func(error)
 	syncErrors               []error
+	releaseWaiters           []func() // for the end of the use of volumes
 
 	// runtime is the Pod's state in the runtime as last read. dirty says that the state may have changed since, eventPending
 	// the same because of an event, forceRead that a read does not wait for calls under way. startedSinceRead is what the

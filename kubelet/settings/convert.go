@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
@@ -91,6 +92,7 @@ func Convert(in *Configuration) (*Settings, error) {
 				Path: c.StaticPodPath, FilePeriod: c.FileCheckFrequency.Duration,
 				URL: c.StaticPodURL, Header: c.StaticPodURLHeader, HTTPPeriod: c.HTTPCheckFrequency.Duration,
 			},
+			Shutdown:    agent.ShutdownConfig{Periods: convertShutdown(c)},
 			Network:     agent.NetworkConfig{MakeIPTablesUtilChains: *c.MakeIPTablesUtilChains},
 			OOMScoreAdj: ptr.To(int(*c.OOMScoreAdj)), MaxOpenFiles: uint64(c.MaxOpenFiles),
 			Events: agent.EventConfig{QPS: cmp.Or(float32(*c.EventRecordQPS), defaultEventQPS), Burst: cmp.Or(int(c.EventBurst), defaultEventBurst)},
@@ -110,6 +112,18 @@ func Convert(in *Configuration) (*Settings, error) {
 	out.Agent.Server, errs[0] = convertServer(c)
 	out.Agent.Cgroups, errs[1] = convertCgroups(c)
 	return out, errors.Join(errs[:]...)
+}
+
+// convertShutdown returns how long Pods have to end when the machine shuts down.
+func convertShutdown(c *Configuration) []nodeshutdown.Period {
+	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
+		return nodeshutdown.TwoPeriods(c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration)
+	}
+	periods := make([]nodeshutdown.Period, 0, len(c.ShutdownGracePeriodByPodPriority))
+	for _, p := range c.ShutdownGracePeriodByPodPriority {
+		periods = append(periods, nodeshutdown.Period{Priority: p.Priority, Grace: time.Duration(p.ShutdownGracePeriodSeconds) * time.Second})
+	}
+	return periods
 }
 
 func convertNode(c *Configuration) agent.NodeConfig {

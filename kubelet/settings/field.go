@@ -45,7 +45,7 @@ type Field struct {
 // Fields returns the table of all fields of a Configuration. A field whose type is a struct of this API stands in it by its own
 // fields; maps, lists and the values that Kubernetes writes as one (durations, quantities) by themselves.
 func Fields() []Field {
-	return slices.Concat(serverFields(), nodeFields(), podFields(), imageFields(), resourceFields(), machineFields(), laterFields())
+	return slices.Concat(serverFields(), nodeFields(), podFields(), imageFields(), resourceFields(), machineFields(), shutdownAndTracingFields())
 }
 
 // Name is how a message names the field.

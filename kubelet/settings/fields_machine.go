@@ -29,13 +29,13 @@ func machineFields() []Field {
 	}
 }
 
-// laterFields are the fields of what this kubelet does not have yet.
-func laterFields() []Field {
-	const shutdown = "want none: this kubelet does not delay the shutdown of the machine yet"
+// shutdownAndTracingFields are the fields of the machine's shutdown and of traces.
+func shutdownAndTracingFields() []Field {
 	return []Field{
-		{Path: "shutdownGracePeriod", Support: Refused, Does: "delays the machine's shutdown until Pods have ended", Limit: shutdown},
-		{Path: "shutdownGracePeriodCriticalPods", Support: Refused, Does: "the part of it for critical Pods", Limit: shutdown},
-		{Path: "shutdownGracePeriodByPodPriority", Support: Refused, Does: "grace periods by the priority of Pods", Limit: shutdown},
+		{Path: "shutdownGracePeriod", Support: Honoured,
+			Does: "delays the shutdown of a machine with systemd until Pods have ended, for at most that long; 0s: it does not wait"},
+		{Path: "shutdownGracePeriodCriticalPods", Support: Honoured, Does: "the last part of it, for critical Pods"},
+		{Path: "shutdownGracePeriodByPodPriority", Support: Honoured, Does: "in place of both, grace periods by the priority of Pods, the lowest first"},
 		{Path: "tracing.endpoint", Support: Honoured, Does: "where spans are sent over OTLP/gRPC; localhost:4317 if tracing has no endpoint"},
 		{Path: "tracing.samplingRatePerMillion", Support: Honoured, Does: "how many of a million requests are traced; those whose caller traces them always are"},
 	}

@@ -65,9 +65,10 @@ func samples() map[string]struct{ needs, text string } {
 		"memoryThrottlingFactor": {"featureGates: {MemoryQoS: true}", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5"},
 		"memoryReservationPolicy": {"featureGates: {MemoryQoS: true}",
 			"featureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation"},
-		"systemCgroups":                {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
-		"systemReservedCgroup":         {"", "systemReservedCgroup: /s"},
-		"mergeDefaultEvictionSettings": {}, // TestEvictionDefaultsAreMerged of package options
+		"shutdownGracePeriodCriticalPods": {"shutdownGracePeriod: 30s", "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s"},
+		"systemCgroups":                   {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
+		"systemReservedCgroup":            {"", "systemReservedCgroup: /s"},
+		"mergeDefaultEvictionSettings":    {}, // TestEvictionDefaultsAreMerged of package options
 	}
 	for _, line := range strings.Split(strings.TrimSpace(simpleSamples), "\n") {
 		path, value, _ := strings.Cut(line, ": ")
@@ -178,6 +179,8 @@ featureGates: {MemoryQoS: true}
 logging.format: json
 logging.verbosity: 3
 logging.vmodule: [{filePattern: a, verbosity: 3}]
+shutdownGracePeriod: 30s
+shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5}]
 tracing.endpoint: 127.0.0.1:4317
 tracing.samplingRatePerMillion: 5
 `
@@ -226,9 +229,6 @@ func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
 		"logging.options.json.infoBufferSize":       "logging: {options: {json: {infoBufferSize: 1Ki}}}",
 		"iptablesMasqueradeBit":                     "iptablesMasqueradeBit: 3",
 		"iptablesDropBit":                           "iptablesDropBit: 3",
-		"shutdownGracePeriod":                       "shutdownGracePeriod: 30s",
-		"shutdownGracePeriodCriticalPods":           "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s",
-		"shutdownGracePeriodByPodPriority":          "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5}]",
 		"featureGates":                              "featureGates: {AllAlpha: true}",
 		"tlsMinVersion":                             "tlsMinVersion: VersionTLS10",
 	} {

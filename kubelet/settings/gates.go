@@ -28,8 +28,8 @@ var gateTable string
 func differentHere() map[string]bool {
 	here := map[string]bool{}
 	for _, name := range []string{
-		"CPUManagerPolicyBetaOptions", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs", "GracefulNodeShutdown",
-		"GracefulNodeShutdownBasedOnPodPriority", "KubeletPodResourcesListUseActivePods", "KubeletSeparateDiskGC", "ResourceHealthStatus",
+		"CPUManagerPolicyBetaOptions", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
+		"KubeletPodResourcesListUseActivePods", "KubeletSeparateDiskGC", "ResourceHealthStatus",
 		"ResourceHealthStatusMessage", "TopologyManagerPolicyBetaOptions", "WindowsGracefulNodeShutdown",
 	} {
 		here[name] = false

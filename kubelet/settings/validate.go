@@ -268,6 +268,9 @@ func (p *problems) shutdown(c *Configuration) {
 	p.want(critical <= all, "shutdownGracePeriodCriticalPods", critical.String(), "at most shutdownGracePeriod, which is "+all.String())
 	p.want(len(c.ShutdownGracePeriodByPodPriority) == 0 || all == 0 && critical == 0, "shutdownGracePeriodByPodPriority",
 		len(c.ShutdownGracePeriodByPodPriority), "none, or neither shutdownGracePeriod nor shutdownGracePeriodCriticalPods")
+	for _, period := range c.ShutdownGracePeriodByPodPriority {
+		p.want(period.ShutdownGracePeriodSeconds >= 0, "shutdownGracePeriodByPodPriority", period.ShutdownGracePeriodSeconds, "0 or more seconds")
+	}
 }
 
 func (p *problems) machine(c *Configuration) {

@@ -5,7 +5,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestWorkloads runs what users run: servers that keep data, a web server that is updated under load, an operator with an
@@ -124,13 +122,12 @@ func checkRedis(t *testing.T, c *cluster) {
 	c.mustRun("kubectl", "delete", "pvc", "data-redis-0")
 }
 
-// checkNginx updates a Deployment while requests go through its Service without a pause. None may fail.
+// checkNginx updates a Deployment while requests go through its Service's external address without a pause. None may fail.
 func checkNginx(t *testing.T, c *cluster) {
 	c.applyFile("nginx.yaml")
 	c.mustRun("kubectl", "rollout", "status", "deployment/nginx", "--timeout", waitTimeout.String())
-	service, err := c.client().CoreV1().Services("default").Get(t.Context(), "nginx", metav1.GetOptions{})
-	require.NoError(t, err)
-	url := "http://" + net.JoinHostPort(c.gateway(), strconv.Itoa(int(service.Spec.Ports[0].NodePort)))
+	c.mustRun("kubectl", "wait", "service/nginx", "--for", "jsonpath={.status.loadBalancer.ingress[0].ip}", "--timeout", waitTimeout.String())
+	url := "http://" + c.mustRun("kubectl", "get", "service/nginx", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waitTimeout}
 	getBy(t, client, url)
 

@@ -5,8 +5,11 @@
 package main
 
 import (
+	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
+
+	"github.com/berth-dev/berth/dns/codepages"
 
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
@@ -30,5 +33,11 @@ var directives = []string{
 
 func main() {
 	dnsserver.Directives = directives
+	caddy.RegisterEventHook("codepages", func(event caddy.EventName, _ any) error {
+		if event != caddy.InstanceStartupEvent {
+			return nil
+		}
+		return codepages.Release()
+	})
 	coremain.Run()
 }

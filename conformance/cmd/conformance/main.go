@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -142,6 +143,7 @@ func command(args []string) (func(ctx context.Context, kill <-chan struct{}) err
 }
 
 func main() {
+	runtime.LockOSThread() // the processes that are started here get a signal when their thread ends
 	do, err := command(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		return

@@ -34,8 +34,9 @@ func startProcess(ctx context.Context, what, logPath string, timeout time.Durati
 	}
 	p := &process{what: what, logPath: logPath, timeout: timeout, log: log, ended: make(chan struct{})}
 	p.cmd = exec.Command(argv[0], argv[1:]...)
-	// Neither Ctrl-C at the terminal nor the end of ctx stops the process: the suite ends first, and then Stop stops it.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Neither Ctrl-C at the terminal nor the end of ctx stops the process: the suite ends first, and then Stop stops it. If this
+	// program is killed, the kernel stops it; the signal is that of the thread's end, so main locks its thread.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	ready := newTextWaiter(readyText)
 	output := io.MultiWriter(log, ready)
 	p.cmd.Stdout, p.cmd.Stderr = output, output

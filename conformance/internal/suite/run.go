@@ -70,10 +70,13 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 	for _, driver := range config.Drivers {
 		args = append(args, "--storage.testdriver="+driver)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(config.Bin, "ginkgo"), args...)
+	// All end with the first process of a PID namespace, so nothing stays of a suite whose runner was killed.
+	args = append([]string{"--pid", "--fork", "--kill-child", "--", filepath.Join(config.Bin, "ginkgo")}, args...)
+	cmd := exec.CommandContext(ctx, "unshare", args...)
 	// ginkgo leaves it to the terminal to interrupt its test processes, so all of them are a group of their own, and
-	// what is left of the group when ginkgo has ended or was killed is killed.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// what is left of the group when ginkgo has ended or was killed is killed. The kernel kills it if this program is killed:
+	// the signal is that of the thread's end, so main locks its thread.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = cleanupTime
 	cmd.Stdout, cmd.Stderr = config.Progress, config.Progress

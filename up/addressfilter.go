@@ -15,7 +15,7 @@ func (c *Cluster) installAddressFilter(ctx context.Context) {
 	if !c.runs(addressFilterName) {
 		return
 	}
-	if err := (addressfilter.Table{Bridge: c.Bridge()}).Install(ctx); err != nil {
+	if err := (addressfilter.Table{Bridge: c.Bridge(), IPv6: c.Pods6.IsValid()}).Install(ctx); err != nil {
 		c.progress.Printf("warning: a Pod with the capability NET_RAW can take the addresses of others: %v", err)
 		return
 	}

@@ -116,7 +116,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		release()
 		if clean {
 			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)),
-				c.removeAddressFilter(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
+				c.removeAddressFilter(context.WithoutCancel(ctx)), c.removeMasquerade6(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
 		}
 		if !initialized {
 			err = errors.Join(err, c.removeState())
@@ -220,6 +220,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 			c.progress.Printf("warning: %v", err)
 		}
 	} else if err := c.removeProxyRules(ctx); err != nil { // of an earlier run
+		return err
+	}
+	if err := c.installMasquerade6(ctx); err != nil {
 		return err
 	}
 	c.installAddressFilter(ctx)

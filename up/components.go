@@ -172,6 +172,10 @@ func (u *components) newKubelet() (runFunc, error) {
 		return nil, err
 	}
 	address := net.IP(c.NodeIP().AsSlice())
+	addresses := []net.IP{address}
+	if c.Gateway6.IsValid() {
+		addresses = append(addresses, c.Gateway6.AsSlice())
+	}
 	var claims volumemanager.ClaimSource
 	if c.runs(attachdetachName) {
 		claims = &u.claimEvents
@@ -195,7 +199,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
 		Node: agent.NodeConfig{
-			Name: c.NodeName, IPs: []net.IP{address}, Version: version.Kubelet(), Thresholds: thresholds,
+			Name: c.NodeName, IPs: addresses, Version: version.Kubelet(), Thresholds: thresholds,
 		},
 		RootDir: c.KubeletDir(),
 		Logs: agent.LogsConfig{

@@ -36,7 +36,8 @@ type Config struct {
 	BinDir string
 	// NodeName is the name of this machine's Node. Default: the host name, lower-cased.
 	NodeName string
-	// PodCIDR and ServiceCIDR are IPv4 prefixes that do not overlap. The first address of PodCIDR becomes the
+	// PodCIDR and ServiceCIDR are IPv4 prefixes that do not overlap, each followed by a comma and an IPv6 prefix in a cluster with
+	// both families. The first address of PodCIDR becomes the
 	// pod bridge's and the Node's.
 	PodCIDR     string
 	ServiceCIDR string
@@ -138,17 +139,8 @@ func (c Config) validate() error {
 	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, strings.Join(problems, "; ")))
 	}
-	pods, err := ParseCIDR("--pod-cidr", c.PodCIDR, 24)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	services, err := ParseCIDR("--service-cidr", c.ServiceCIDR, 28)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if pods.IsValid() && services.IsValid() && pods.Overlaps(services) {
-		errs = append(errs, fmt.Errorf("--pod-cidr %s and --service-cidr %s overlap: choose ranges apart", pods, services))
-	}
+	pods, services, err := c.networks()
+	errs = append(errs, err)
 	if c.APIPort < 1 || c.APIPort > 65535 {
 		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
 	}
@@ -157,7 +149,7 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("--feature-gates %s=%s: want true or false", name, value))
 		}
 	}
-	return errors.Join(append(errs, c.validateAddresses(pods, services)...)...)
+	return errors.Join(append(errs, c.validateAddresses(pods.v4, services.v4)...)...)
 }
 
 // validateAddresses checks the addresses that other machines reach.
@@ -214,22 +206,6 @@ func (c Config) validatePaths() error {
 // while the cluster, which keeps its port, is stopped.
 func FreePort() (int, error) { return freeport.Loopback() }
 
-// ParseCIDR parses an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it accepts.
-func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
-	prefix, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil:
-		return netip.Prefix{}, fmt.Errorf("%s %q: not a network such as 10.85.0.0/16", flag, text)
-	case !prefix.Addr().Is4():
-		return netip.Prefix{}, fmt.Errorf("%s %q: only IPv4 is supported", flag, text)
-	case prefix.Masked() != prefix:
-		return netip.Prefix{}, fmt.Errorf("%s %q: has host bits set; did you mean %s?", flag, text, prefix.Masked())
-	case prefix.Bits() > narrowest:
-		return netip.Prefix{}, fmt.Errorf("%s %q: too small, needs /%d or wider", flag, text, narrowest)
-	}
-	return prefix, nil
-}
-
 // Layout has the paths, names and addresses of one cluster. They follow from the Config. It has many methods because each path
 // is one.
 type Layout struct {
@@ -243,10 +219,16 @@ type Layout struct {
 	// Pods is this node's part of PodCIDR: the control plane assigns each node a /24 of a wide range, and the first node the
 	// first /24.
 	Pods netip.Prefix
+	// Gateway6 and Pods6 are the same of IPv6; they are invalid in a cluster without IPv6.
+	Gateway6 netip.Addr
+	Pods6    netip.Prefix
 }
 
-// nodeBits is the prefix length of a node's part of a wide pod range.
-const nodeBits = 24
+// nodeBits and nodeBits6 are the prefix lengths of a node's part of a wide pod range.
+const (
+	nodeBits  = 24
+	nodeBits6 = 64
+)
 
 // clusterID returns the ID of the cluster in a data directory.
 func clusterID(dataDir string) string {
@@ -259,24 +241,29 @@ func runDir(id string) string { return filepath.Join("/run/berth", id) }
 
 // NewLayout derives the layout of a completed Config.
 func NewLayout(c Config) (Layout, error) {
-	pods, err := ParseCIDR("--pod-cidr", c.PodCIDR, 24)
+	pods, err := parsePodNetworks(c.PodCIDR)
 	if err != nil {
 		return Layout{}, err
 	}
-	own := netip.PrefixFrom(pods.Addr(), max(pods.Bits(), nodeBits))
+	own := netip.PrefixFrom(pods.v4.Addr(), max(pods.v4.Bits(), nodeBits))
 	if c.NodePodCIDR != "" {
 		if own, err = ParseCIDR("podCIDR of the node", c.NodePodCIDR, 29); err != nil {
 			return Layout{}, err
 		}
 	}
 	id := clusterID(c.DataDir)
-	return Layout{
+	layout := Layout{
 		Config:  c,
 		ID:      id,
 		RunDir:  runDir(id),
 		Gateway: own.Addr().Next(),
 		Pods:    own,
-	}, nil
+	}
+	if pods.v6.IsValid() {
+		layout.Gateway6 = pods.v6.Addr().Next()
+		layout.Pods6 = netip.PrefixFrom(pods.v6.Addr(), max(pods.v6.Bits(), nodeBits6))
+	}
+	return layout, nil
 }
 
 // NodeIP is the Node's address.
@@ -289,11 +276,11 @@ func (l Layout) NodeIP() netip.Addr {
 
 // clusterCIDR is the range of the Pods of all nodes; invalid if there can be no other nodes.
 func (l Layout) clusterCIDR() netip.Prefix {
-	whole, err := netip.ParsePrefix(l.PodCIDR)
-	if err != nil || whole == l.Pods {
+	whole, err := parsePodNetworks(l.PodCIDR)
+	if err != nil || whole.v4 == l.Pods {
 		return netip.Prefix{}
 	}
-	return whole
+	return whole.v4
 }
 
 // Bridge is the name of the cluster's pod bridge; a network interface's name has at most 15 bytes.

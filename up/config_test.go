@@ -16,7 +16,7 @@ func TestConfigErrorsNameTheFlag(t *testing.T) {
 		"node name":         {Config{NodeName: "Bad_Name"}, `--node-name "Bad_Name"`},
 		"not a network":     {Config{PodCIDR: "10.0.0.0"}, "--pod-cidr"},
 		"host bits":         {Config{PodCIDR: "10.0.0.1/16"}, "did you mean 10.0.0.0/16"},
-		"IPv6":              {Config{ServiceCIDR: "fd00::/64"}, "only IPv4"},
+		"IPv6":              {Config{ServiceCIDR: "fd00::/64"}, "an IPv4 network comes first"},
 		"too small":         {Config{PodCIDR: "10.0.0.0/28"}, "too small"},
 		"overlap":           {Config{PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.0.128.0/24"}, "overlap"},
 		"port out of range": {Config{APIPort: 70000}, "--api-port 70000"},

@@ -184,11 +184,11 @@ func removeDNSObjects(ctx context.Context, client kubernetes.Interface) error {
 
 // dnsServiceAddress returns the tenth address of the range of Service addresses.
 func (l Layout) dnsServiceAddress() (netip.Addr, error) {
-	prefix, err := ParseCIDR("--service-cidr", l.ServiceCIDR, 28)
+	services, err := parseServiceNetworks(l.ServiceCIDR)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	address := prefix.Addr()
+	address := services.v4.Addr()
 	for range dnsServiceIndex {
 		address = address.Next()
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ensureBridge creates the pod bridge with the gateway's address, or uses the existing one. The bridge comes before
@@ -32,16 +33,36 @@ func (l Layout) ensureBridge() error {
 	if link.Type() != "bridge" {
 		return fmt.Errorf("the network interface %s is not a bridge: remove it", name)
 	}
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: l.Gateway.AsSlice(), Mask: net.CIDRMask(l.Pods.Bits(), 32)}}
-	if err := netlink.AddrReplace(link, addr); err != nil {
-		return fmt.Errorf("set the address of the pod bridge %s to %s: %w", name, l.Gateway, err)
+	if err := l.setBridgeAddresses(link); err != nil {
+		return err
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up the pod bridge %s: %w", name, err)
 	}
-	const forward = "/proc/sys/net/ipv4/ip_forward"
-	if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
-		return fmt.Errorf("enable IP forwarding (%s): %w", forward, err)
+	settings := []string{"/proc/sys/net/ipv4/ip_forward"}
+	if l.Gateway6.IsValid() {
+		settings = append(settings, "/proc/sys/net/ipv6/conf/all/forwarding")
+	}
+	for _, forward := range settings {
+		if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
+			return fmt.Errorf("enable IP forwarding (%s): %w", forward, err)
+		}
+	}
+	return nil
+}
+
+// setBridgeAddresses sets the bridge's address of each family.
+func (l Layout) setBridgeAddresses(link netlink.Link) error {
+	addresses := []*netlink.Addr{{IPNet: &net.IPNet{IP: l.Gateway.AsSlice(), Mask: net.CIDRMask(l.Pods.Bits(), 32)}}}
+	if l.Gateway6.IsValid() {
+		// No other machine is on the bridge, so nothing can have the address: it is used without checking that first.
+		addresses = append(addresses, &netlink.Addr{Flags: unix.IFA_F_NODAD,
+			IPNet: &net.IPNet{IP: l.Gateway6.AsSlice(), Mask: net.CIDRMask(l.Pods6.Bits(), 128)}})
+	}
+	for _, address := range addresses {
+		if err := netlink.AddrReplace(link, address); err != nil {
+			return fmt.Errorf("set the address of the pod bridge %s to %s: %w", l.Bridge(), address.IP, err)
+		}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package up
 
 import (
 	"errors"
-	"net/netip"
 
 	"github.com/berth-dev/berth/csrapproval"
 	"github.com/berth-dev/berth/kubelet/podroutes"
@@ -19,14 +18,13 @@ const (
 
 // info is what this cluster says about itself to nodes that join.
 func (c *Cluster) info() (join.Info, error) {
-	pods, podsErr := netip.ParsePrefix(c.PodCIDR)
-	services, servicesErr := netip.ParsePrefix(c.ServiceCIDR)
+	pods, services, networksErr := c.networks() // nodes that join have IPv4 only
 	info := join.Info{
-		Node: c.NodeName, PodCIDR: pods, ServiceCIDR: services, ClusterDomain: clusterDomain, Proxy: c.runs(proxyName),
+		Node: c.NodeName, PodCIDR: pods.v4, ServiceCIDR: services.v4, ClusterDomain: clusterDomain, Proxy: c.runs(proxyName),
 		LoadBalancers: c.loadBalancers(),
 	}
-	if err := errors.Join(podsErr, servicesErr); err != nil || !c.runs(dnsName) {
-		return info, err
+	if networksErr != nil || !c.runs(dnsName) {
+		return info, networksErr
 	}
 	var err error
 	info.DNSService, err = c.dnsServiceAddress()
@@ -38,12 +36,12 @@ func (c *Cluster) info() (join.Info, error) {
 func (c *Cluster) newPodRoutes() (runFunc, error) {
 	network, networkErr := c.networkClient()
 	node, nodeErr := c.nodeClient()
-	pods, err := netip.ParsePrefix(c.PodCIDR)
+	pods, err := parsePodNetworks(c.PodCIDR)
 	if err := errors.Join(networkErr, nodeErr, err); err != nil {
 		return nil, err
 	}
 	controller, err := podroutes.New(podroutes.Deps{Client: network, NodeClient: node, Logger: c.logger, Clock: c.clock},
-		podroutes.Config{NodeName: c.NodeName, PodCIDR: pods, Joined: c.config.Member != nil, ForeignNetwork: c.ExternalRuntime})
+		podroutes.Config{NodeName: c.NodeName, PodCIDR: pods.v4, Joined: c.config.Member != nil, ForeignNetwork: c.ExternalRuntime})
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +51,11 @@ func (c *Cluster) newPodRoutes() (runFunc, error) {
 // removePodRoutes removes the routes to the Pods of other nodes. Without a data directory the range is unknown; the routes
 // are harmless then, because nothing has addresses of the range any more.
 func (l Layout) removePodRoutes() error {
-	pods, err := netip.ParsePrefix(l.PodCIDR)
+	pods, err := parsePodNetworks(l.PodCIDR)
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	return podroutes.Remove(pods)
+	return podroutes.Remove(pods.v4)
 }
 
 // newApprover returns the component that approves certificates of nodes.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +22,6 @@ import (
 
 // adviceIsolated is the way out of a conflict with another program or cluster of this machine.
 const adviceIsolated = "start this cluster with --isolated, which gives it a network of its own"
-
-// networks returns the networks of the Pods and of the Services.
-func (l Layout) networks() (pods, services netip.Prefix, err error) {
-	pods, podsErr := netip.ParsePrefix(l.PodCIDR)
-	services, servicesErr := netip.ParsePrefix(l.ServiceCIDR)
-	return pods, services, errors.Join(podsErr, servicesErr)
-}
 
 // networkConflict is a network of the machine, or of another cluster on it, that overlaps one of this cluster.
 type networkConflict struct {
@@ -45,10 +39,16 @@ func (l Layout) networkConflicts(machine []routes.Route, clusters []state) ([]ne
 	if err != nil {
 		return nil, err
 	}
-	var found []networkConflict
-	for _, own := range []networkConflict{{flag: "--pod-cidr", ours: pods}, {flag: "--service-cidr", ours: services}} {
+	var all, found []networkConflict
+	for _, ours := range pods.list() {
+		all = append(all, networkConflict{flag: "--pod-cidr", ours: ours})
+	}
+	for _, ours := range services.list() {
+		all = append(all, networkConflict{flag: "--service-cidr", ours: ours})
+	}
+	for _, own := range all {
 		for _, cluster := range clusters {
-			for _, text := range []string{cluster.PodCIDR, cluster.ServiceCIDR} {
+			for _, text := range strings.Split(cluster.PodCIDR+","+cluster.ServiceCIDR, ",") {
 				if theirs, err := netip.ParsePrefix(text); err == nil && theirs.Overlaps(own.ours) {
 					own.theirs, own.cluster = theirs, cluster.dataDir
 					found = append(found, own)
@@ -58,7 +58,7 @@ func (l Layout) networkConflicts(machine []routes.Route, clusters []state) ([]ne
 		own.cluster = ""
 		for _, route := range machine {
 			// An earlier run that was killed has left routes to the Pods of other nodes.
-			isPodRoute := route.Protocol == podroutes.Protocol && route.Network.Bits() >= pods.Bits()
+			isPodRoute := route.Protocol == podroutes.Protocol && route.Network.Bits() >= pods.v4.Bits()
 			if route.Interface != l.Bridge() && !isPodRoute && route.Network.Overlaps(own.ours) {
 				own.theirs, own.link = route.Network, route.Interface
 				found = append(found, own)

@@ -28,7 +28,8 @@ const (
 	proxyHealthPort, proxyMetricsPort = 10256, 10249
 	// bridgeNetfilter makes packets between Pods on the bridge pass through the firewall, which translates the addresses of
 	// Services in both directions.
-	bridgeNetfilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+	bridgeNetfilter  = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+	bridgeNetfilter6 = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 )
 
 // proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel, and
@@ -79,6 +80,9 @@ func (c *Cluster) nodePortAddresses() []string {
 	if c.NodeIP() != c.Gateway {
 		addresses = append(addresses, c.NodeIP().String()+"/32")
 	}
+	if c.Gateway6.IsValid() {
+		addresses = append(addresses, c.Gateway6.String()+"/128")
+	}
 	if c.config.Inside != nil {
 		addresses = append(addresses, c.config.Inside.Address.String()+"/32")
 	}
@@ -104,8 +108,10 @@ func (c *Cluster) newProxy() (runFunc, error) {
 // filterBridge makes packets between Pods of this node pass through the firewall, if the kernel has the module for it:
 // loadModules warns if not.
 func filterBridge() error {
-	if err := os.WriteFile(bridgeNetfilter, []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("let Pods reach Services on the same node: %w", err)
+	for _, setting := range []string{bridgeNetfilter, bridgeNetfilter6} {
+		if err := os.WriteFile(setting, []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("let Pods reach Services on the same node: %w", err)
+		}
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
 		SandboxImage: imagestore.PauseName(ownImageVersion),
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, ClusterCIDR: c.clusterCIDR(), Gateway: c.Gateway,
+		PodCIDR6: c.Pods6, Gateway6: c.Gateway6,
 		// One rule for the whole cluster costs nothing per Pod, and cannot be left behind by a Pod.
 		ClusterMasquerade: machine.Firewall == "iptables",
 		AddressFilter:     c.addressFilter,

@@ -77,8 +77,8 @@ func portOf(bridge string, result *types100.Result) (addressfilter.Port, error) 
 		}
 	}
 	for _, ip := range result.IPs {
-		if address, ok := netip.AddrFromSlice(ip.Address.IP.To4()); ok {
-			port.Addresses = append(port.Addresses, address)
+		if address, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			port.Addresses = append(port.Addresses, address.Unmap())
 		}
 	}
 	return port, nil

@@ -126,8 +126,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&config.BinDir, "bin-dir", "", "directory of berth-controlplane, containerd and the other programs (default: that of this program)")
 	flags.StringVar(&config.NodeName, "node-name", "", "the Node's name (default: the host name)")
-	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network")
-	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
+	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network; for both families IPv4,IPv6")
+	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network; for both families IPv4,IPv6")
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
 	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
 	flags.StringVar(&config.APIAddress, "api-address", "", "an address of this machine on which the API server and the kubelet listen, too, so that other\n"+

@@ -37,9 +37,10 @@ type Config struct {
 	// there is none either, the Service has no endpoints, because the API forbids
 	// loopback there.
 	AdvertiseAddress string
-	// ServiceCIDR is the range of Service addresses.
+	// ServiceCIDR is the range of Service addresses, or one of each family.
 	ServiceCIDR string
-	// PodCIDR is the range that node.spec.podCIDR is allocated from.
+	// PodCIDR is the range that node.spec.podCIDRs are allocated from, or one of
+	// each family.
 	PodCIDR string
 	// NodeName and NodeIP identify the node for whose kubelet certificates are
 	// issued here. NodeIP may be empty.
@@ -126,25 +127,31 @@ func (c *Config) validateAddresses() error {
 }
 
 func (c *Config) validateCIDRs() error {
-	service, err := parseCIDR("--service-cidr", c.ServiceCIDR)
+	services, err := parseCIDRs("--service-cidr", c.ServiceCIDR)
 	if err != nil {
 		return err
 	}
-	pod, err := parseCIDR("--pod-cidr", c.PodCIDR)
+	pods, err := parseCIDRs("--pod-cidr", c.PodCIDR)
 	if err != nil {
 		return err
 	}
-	if hostBits := service.Addr().BitLen() - service.Bits(); hostBits < 3 || hostBits > 20 {
-		return fmt.Errorf("--service-cidr %q: want between 8 and 2^20 addresses", c.ServiceCIDR)
+	if len(services) != len(pods) || services[0].Addr().Is4() != pods[0].Addr().Is4() {
+		return fmt.Errorf("--service-cidr %q and --pod-cidr %q: want the same families in the same order", c.ServiceCIDR, c.PodCIDR)
 	}
-	if hostBits := pod.Addr().BitLen() - pod.Bits(); hostBits < 2 {
-		return fmt.Errorf("--pod-cidr %q: want at least 4 addresses", c.PodCIDR)
-	}
-	if c.NodeMaskSize()-pod.Bits() > 16 {
-		return fmt.Errorf("--pod-cidr %q: too wide; a range of 2^16 nodes is the most", c.PodCIDR)
-	}
-	if service.Overlaps(pod) {
-		return fmt.Errorf("--service-cidr %q overlaps --pod-cidr %q: choose ranges apart", c.ServiceCIDR, c.PodCIDR)
+	for i, service := range services {
+		pod := pods[i]
+		if hostBits := service.Addr().BitLen() - service.Bits(); hostBits < 3 || hostBits > 20 {
+			return fmt.Errorf("--service-cidr %q: want between 8 and 2^20 addresses", service)
+		}
+		if hostBits := pod.Addr().BitLen() - pod.Bits(); hostBits < 2 {
+			return fmt.Errorf("--pod-cidr %q: want at least 4 addresses", pod)
+		}
+		if nodeMaskSize(pod)-pod.Bits() > 16 {
+			return fmt.Errorf("--pod-cidr %q: too wide; a range of 2^16 nodes is the most", pod)
+		}
+		if service.Overlaps(pod) {
+			return fmt.Errorf("--service-cidr %q overlaps --pod-cidr %q: choose ranges apart", service, pod)
+		}
 	}
 	return nil
 }
@@ -223,25 +230,41 @@ func (c *Config) Advertise() string {
 // ServiceIP is the address of the Service default/kubernetes: the first usable
 // one of the service range. c must be valid.
 func (c *Config) ServiceIP() netip.Addr {
-	prefix, err := netip.ParsePrefix(c.ServiceCIDR)
+	prefixes, err := parseCIDRs("--service-cidr", c.ServiceCIDR)
 	if err != nil {
 		return netip.Addr{}
 	}
-	return prefix.Masked().Addr().Next()
+	return prefixes[0].Masked().Addr().Next()
 }
 
-// NodeMaskSize is how long the prefix of a node's pod range is. A pod range of
-// 256 addresses or fewer goes to the first node whole; a wider one is cut into
-// ranges of 256 (IPv6: /64), so that more nodes may join. c must be valid.
-func (c *Config) NodeMaskSize() int {
-	prefix, err := netip.ParsePrefix(c.PodCIDR)
+// NodeMaskArgs are the arguments of the controller manager that say how long
+// the prefixes of a node's pod ranges are. A pod range of 256 addresses or
+// fewer goes to the first node whole; a wider one is cut into ranges of 256
+// (IPv6: /64), so that more nodes may join. c must be valid.
+func (c *Config) NodeMaskArgs() []string {
+	prefixes, err := parseCIDRs("--pod-cidr", c.PodCIDR)
 	if err != nil {
-		return 0
+		return nil
 	}
-	if prefix.Addr().Is4() {
-		return max(prefix.Bits(), 24)
+	if len(prefixes) == 1 {
+		return []string{fmt.Sprintf("--node-cidr-mask-size=%d", nodeMaskSize(prefixes[0]))}
 	}
-	return max(prefix.Bits(), 64)
+	var args []string
+	for _, prefix := range prefixes {
+		family := "ipv6"
+		if prefix.Addr().Is4() {
+			family = "ipv4"
+		}
+		args = append(args, fmt.Sprintf("--node-cidr-mask-size-%s=%d", family, nodeMaskSize(prefix)))
+	}
+	return args
+}
+
+func nodeMaskSize(pods netip.Prefix) int {
+	if pods.Addr().Is4() {
+		return max(pods.Bits(), 24)
+	}
+	return max(pods.Bits(), 64)
 }
 
 func parseAddr(flag, text string) (netip.Addr, error) {
@@ -250,6 +273,22 @@ func parseAddr(flag, text string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%s %q: want an IP address", flag, text)
 	}
 	return addr, nil
+}
+
+// parseCIDRs parses a range, or one of each family.
+func parseCIDRs(flag, text string) ([]netip.Prefix, error) {
+	var prefixes []netip.Prefix
+	for _, part := range strings.Split(text, ",") {
+		prefix, err := parseCIDR(flag, part)
+		if err != nil {
+			return nil, err
+		}
+		prefixes = append(prefixes, prefix)
+	}
+	if len(prefixes) > 2 || len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4() {
+		return nil, fmt.Errorf("%s %q: want one range, or one of IPv4 and one of IPv6", flag, text)
+	}
+	return prefixes, nil
 }
 
 func parseCIDR(flag, text string) (netip.Prefix, error) {

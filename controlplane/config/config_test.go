@@ -25,6 +25,12 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	}{
 		{"as it is", func(*config.Config) {}, nil},
 		{"no node address", func(c *config.Config) { c.NodeIP = "" }, nil},
+		{"two families", func(c *config.Config) { c.PodCIDR, c.ServiceCIDR = "10.88.0.0/16,fd00::/56", "10.96.0.0/16,fd01::/112" }, nil},
+		{"families that differ", func(c *config.Config) { c.PodCIDR = "10.88.0.0/16,fd00::/56" }, []string{"--pod-cidr", "the same families"}},
+		{"families in another order", func(c *config.Config) {
+			c.PodCIDR, c.ServiceCIDR = "fd00::/56,10.88.0.0/16", "10.96.0.0/16,fd01::/112"
+		}, []string{"the same families in the same order"}},
+		{"a family twice", func(c *config.Config) { c.PodCIDR = "10.88.0.0/16,10.89.0.0/16" }, []string{"--pod-cidr", "one of IPv4 and one of IPv6"}},
 		{"IPv6", func(c *config.Config) { c.PodCIDR, c.ServiceCIDR = "fd00::/56", "fd01::/112" }, nil},
 		{"relative data dir", func(c *config.Config) { c.DataDir = "data" }, []string{"--data-dir", "data", "absolute"}},
 		{"no run dir", func(c *config.Config) { c.RunDir = "" }, []string{"--run-dir", "absolute"}},
@@ -82,11 +88,14 @@ func TestDerivedValues(t *testing.T) {
 }
 
 func TestNodeMaskSize(t *testing.T) {
-	for cidr, want := range map[string]int{
-		"10.88.0.0/16": 24, "10.88.0.0/24": 24, "10.88.0.0/26": 26, "fd00::/56": 64, "fd00::/80": 80,
+	for cidr, want := range map[string]string{
+		"10.88.0.0/16": "24", "10.88.0.0/24": "24", "10.88.0.0/26": "26", "fd00::/56": "64", "fd00::/80": "80",
 	} {
 		c := valid()
 		c.PodCIDR = cidr
-		require.Equal(t, want, c.NodeMaskSize(), cidr)
+		require.Equal(t, []string{"--node-cidr-mask-size=" + want}, c.NodeMaskArgs(), cidr)
 	}
+	c := valid()
+	c.PodCIDR = "10.88.0.0/16,fd00::/80"
+	require.Equal(t, []string{"--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=80"}, c.NodeMaskArgs())
 }

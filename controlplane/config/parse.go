@@ -23,8 +23,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 		"descriptor of an inherited TCP socket that the API server also serves on, such as one of another network namespace; 0: none")
 	flags.StringVar(&c.AdvertiseAddress, "advertise-address", "",
 		"address at which pods reach the API server (default: the first bind address that is not loopback)")
-	flags.StringVar(&c.ServiceCIDR, "service-cidr", "10.96.0.0/16", "range of Service addresses")
-	flags.StringVar(&c.PodCIDR, "pod-cidr", "10.88.0.0/16", "range of pod addresses")
+	flags.StringVar(&c.ServiceCIDR, "service-cidr", "10.96.0.0/16", "range of Service addresses, or one of each family")
+	flags.StringVar(&c.PodCIDR, "pod-cidr", "10.88.0.0/16", "range of pod addresses, or one of each family")
 	flags.StringVar(&c.NodeName, "node-name", "berth", "name of this machine's node")
 	flags.StringVar(&c.NodeIP, "node-ip", "", "address at which the API server reaches the kubelet")
 	flags.StringVar(&c.RuntimeConfig, "runtime-config", "", "versions and resources of the API to turn on or off: resource.k8s.io/v1beta1=true,…")

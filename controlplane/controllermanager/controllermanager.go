@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
@@ -61,7 +60,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 // Args are kube-controller-manager's flags for c.
 func Args(c *config.Config) []string {
 	file := func(name string) string { return filepath.Join(c.PKIDir(), name) }
-	return []string{
+	return append([]string{
 		"--kubeconfig=" + c.Kubeconfig(Name),
 		"--secure-port=0", // nothing else may listen
 		"--leader-elect=false",
@@ -84,7 +83,6 @@ func Args(c *config.Config) []string {
 
 		"--allocate-node-cidrs=true",
 		"--cluster-cidr=" + c.PodCIDR,
-		"--node-cidr-mask-size=" + strconv.Itoa(c.NodeMaskSize()),
 		"--service-cluster-ip-range=" + c.ServiceCIDR,
-	}
+	}, c.NodeMaskArgs()...)
 }

@@ -16,7 +16,7 @@ type Port struct {
 	Name string
 	// Card is the hardware address of the Pod's interface.
 	Card net.HardwareAddr
-	// Addresses are the Pod's IPv4 addresses.
+	// Addresses are the Pod's addresses.
 	Addresses []netip.Addr
 }
 
@@ -36,10 +36,15 @@ func (p Port) elements() ([]element, error) {
 	card := append(append([]byte{}, name...), append([]byte(p.Card), 0, 0)...) // each part fills words of 4 bytes
 	list := []element{{setCards, card}}
 	for _, address := range p.Addresses {
-		if !address.Is4() {
-			return nil, fmt.Errorf("port %s: %s is no IPv4 address", p.Name, address)
+		key := append(append([]byte{}, card...), address.AsSlice()...)
+		switch {
+		case address.Is4():
+			list = append(list, element{setAddresses, key})
+		case address.Is6() && !address.Is4In6():
+			list = append(list, element{setAddresses6, key}, element{setTargets6, key})
+		default:
+			return nil, fmt.Errorf("port %s: %q is no address", p.Name, address)
 		}
-		list = append(list, element{setAddresses, append(append([]byte{}, card...), address.AsSlice()...)})
 	}
 	return append(list, element{setPorts, name}), nil
 }

@@ -73,7 +73,7 @@ func (m *machine) startPod() (end func()) {
 	}
 	m.pod = process.Process.Pid
 	for _, command := range []string{
-		"ip link set lo up", "ip link add br0 type bridge", "ip address add 10.1.0.1/16 dev br0", "ip link set br0 up",
+		"ip link set lo up", "ip link add br0 type bridge", "ip address add 10.1.0.1/16 dev br0", "ip address add fd00::1/64 dev br0 nodad", "ip link set br0 up",
 		"ip link add port0 master br0 type veth peer name eth0 address " + podCard + " netns " + strconv.Itoa(m.pod),
 		"ip link set port0 up",
 	} {
@@ -81,7 +81,7 @@ func (m *machine) startPod() (end func()) {
 			m.t.Error(command)
 		}
 	}
-	for _, command := range []string{"ip address add 10.1.0.5/16 dev eth0", "ip address add 10.1.0.6/16 dev eth0", "ip link set eth0 up"} {
+	for _, command := range []string{"ip address add fd00::5/64 dev eth0 nodad", "ip address add fd00::6/64 dev eth0 nodad", "ip address add 10.1.0.5/16 dev eth0", "ip address add 10.1.0.6/16 dev eth0", "ip link set eth0 up"} {
 		if m.inPod(command) != nil {
 			m.t.Error(command)
 		}
@@ -98,9 +98,21 @@ func (m *machine) reaches(source string) bool {
 	return m.inPod("busybox ping -c 1 -W 1 -I "+source+" 10.1.0.1") == nil
 }
 
+// reaches6 is reaches for IPv6. The machine learns the Pod's hardware address from neighbour advertisements.
+func (m *machine) reaches6(source string) bool {
+	_ = m.run("ip -6 neigh flush dev br0")
+	return m.inPod("busybox ping6 -c 1 -W 1 -I "+source+" fd00::1") == nil
+}
+
+// claims6 reports whether the machine finds the Pod at the address.
+func (m *machine) claims6(address string) bool {
+	_ = m.run("ip -6 neigh flush dev br0")
+	return m.run("busybox ping6 -c 1 -W 1 "+address) == nil
+}
+
 func podPort() Port {
 	card, _ := net.ParseMAC(podCard)
-	return Port{Name: "port0", Card: card, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
+	return Port{Name: "port0", Card: card, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00::5")}}
 }
 
 func TestPortsSendFromTheirOwnAddresses(t *testing.T) {
@@ -110,7 +122,7 @@ func TestPortsSendFromTheirOwnAddresses(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		table := Table{Bridge: "br0"}
+		table := Table{Bridge: "br0", IPv6: true}
 		check(table.Install(t.Context()))
 		if !m.reaches("10.1.0.5") || !m.reaches("10.1.0.6") {
 			t.Error("a port that is in no set is restricted")
@@ -123,6 +135,12 @@ func TestPortsSendFromTheirOwnAddresses(t *testing.T) {
 		}
 		if m.reaches("10.1.0.6") {
 			t.Error("a Pod can send from another address")
+		}
+		if !m.reaches6("fd00::5") || !m.claims6("fd00::5") {
+			t.Error("a Pod does not reach anything with its own IPv6 address")
+		}
+		if m.reaches6("fd00::6") || m.claims6("fd00::6") {
+			t.Error("a Pod can have another IPv6 address")
 		}
 		if m.inPod("ip link set eth0 address 02:00:00:00:00:06") == nil && m.reaches("10.1.0.5") {
 			t.Error("a Pod can send from another hardware address")

@@ -34,6 +34,9 @@ type Config struct {
 	ClusterCIDR netip.Prefix
 	// Gateway is the bridge's own address in PodCIDR. No Pod gets it, nor an address before it.
 	Gateway netip.Addr
+	// PodCIDR6 and Gateway6 are the same of IPv6. They are invalid if Pods have no IPv6 addresses.
+	PodCIDR6 netip.Prefix
+	Gateway6 netip.Addr
 	// ClusterMasquerade says that the caller uses [Config.Masquerade] for the whole network; without, the bridge
 	// plugin masquerades Pod by Pod.
 	ClusterMasquerade bool
@@ -111,6 +114,9 @@ func (c Config) validate() error {
 	}
 	if !c.PodCIDR.Contains(c.Gateway) || c.Gateway == c.PodCIDR.Addr() {
 		return fmt.Errorf("field Gateway: %s is not an address of a machine in %s", c.Gateway, c.PodCIDR)
+	}
+	if c.PodCIDR6.IsValid() && (!c.PodCIDR6.Contains(c.Gateway6) || c.Gateway6.Is4()) {
+		return fmt.Errorf("field Gateway6: %s is not an IPv6 address of a machine in %s", c.Gateway6, c.PodCIDR6)
 	}
 	if c.Machine.Snapshotter == "" {
 		return fmt.Errorf("field Machine.Snapshotter: empty: fill Machine with Detect")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,18 +147,28 @@ func (c templateConfig) Program(name string) string { return filepath.Join(c.Bin
 // templateConfig adds what only the template needs.
 type templateConfig struct{ Config }
 
+// object is a part of a JSON document.
+type object = map[string]any
+
+// addressRange is the part of host-local's configuration for one family.
+func addressRange(pods netip.Prefix, gateway netip.Addr) object {
+	return object{"subnet": pods.String(), "gateway": gateway.String(), "rangeStart": gateway.Next().String()}
+}
+
 // network is the CNI configuration: Pods on the bridge, their addresses from PodCIDR, ports of Pods on the host.
 func (c Config) network() ([]byte, error) {
-	type object = map[string]any
+	routes := []object{{"dst": "0.0.0.0/0"}}
+	ranges := [][]object{{addressRange(c.PodCIDR, c.Gateway)}}
+	if c.PodCIDR6.IsValid() {
+		routes = append(routes, object{"dst": "::/0"})
+		ranges = append(ranges, []object{addressRange(c.PodCIDR6, c.Gateway6)})
+	}
 	bridge := object{
 		"type": "bridge", "bridge": c.Bridge, "isGateway": true, "hairpinMode": true,
 		"ipMasq": !c.ClusterMasquerade, "ipMasqBackend": c.Machine.Firewall,
 		"ipam": object{
 			"type": "host-local", "dataDir": filepath.Join(c.RunDir, "addresses"),
-			"routes": []object{{"dst": "0.0.0.0/0"}},
-			"ranges": [][]object{{{
-				"subnet": c.PodCIDR.String(), "gateway": c.Gateway.String(), "rangeStart": c.Gateway.Next().String(),
-			}}},
+			"routes": routes, "ranges": ranges,
 		},
 	}
 	ports := object{"type": "portmap", "backend": c.Machine.Firewall, "capabilities": object{"portMappings": true}}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 
@@ -124,7 +125,8 @@ func (r *runner) storedPair() (*pemPair, error) {
 }
 
 // request has the cluster sign the node's client certificate, and renew it where that is configured. An identity that began with the
-// bootstrap kubeconfig writes the kubeconfig.
+// bootstrap kubeconfig writes the kubeconfig. It does not wait for the first certificate, because static Pods need none: requests to
+// the API server wait for it.
 func (r *runner) request(ctx context.Context, id *identity) error {
 	manager, err := r.newClientManager(id)
 	if err != nil {
@@ -135,17 +137,50 @@ func (r *runner) request(ctx context.Context, id *identity) error {
 	if manager.Current() == nil {
 		r.deps.Logger.Info("requesting a client certificate", "cluster", id.server.Host, "node", r.name)
 	}
-	if _, err := manager.Wait(ctx); err != nil {
-		return err
+	id.rest = func() (*rest.Config, error) {
+		config, err := certificate.RESTConfig(id.server, manager)
+		if err == nil {
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &waitingTransport{manager: manager, next: next} })
+		}
+		return config, err
 	}
-	if !r.config.Settings.Certificates.RotateClient {
-		stop()
+	issued := func() error {
+		if !r.config.Settings.Certificates.RotateClient {
+			stop()
+		}
+		if !id.bootstrap {
+			return nil // the kubeconfig is its owner's
+		}
+		return certificate.WriteKubeconfig(r.config.Kubeconfig, id.server, manager)
 	}
-	id.rest = func() (*rest.Config, error) { return certificate.RESTConfig(id.server, manager) }
-	if !id.bootstrap {
-		return nil // the kubeconfig is its owner's
+	if manager.Current() != nil {
+		return issued()
 	}
-	return certificate.WriteKubeconfig(r.config.Kubeconfig, id.server, manager)
+	ctx, cancel := context.WithCancel(ctx)
+	id.cancel = append(id.cancel, cancel)
+	id.running.Go(func() {
+		if _, err := manager.Wait(ctx); err != nil {
+			return // the kubelet ends
+		}
+		if err := issued(); err != nil {
+			r.deps.Logger.Error("failed to write the kubeconfig: the next start requests another certificate", "error", err)
+		}
+	})
+	return nil
+}
+
+// waitingTransport sends requests when there is a certificate.
+type waitingTransport struct {
+	manager *certificate.Manager
+	next    http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *waitingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if _, err := t.manager.Wait(request.Context()); err != nil {
+		return nil, err
+	}
+	return t.next.RoundTrip(request)
 }
 
 // newClientManager returns the manager of the node's client certificate, which begins with the one of the kubeconfig.

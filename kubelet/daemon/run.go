@@ -78,6 +78,11 @@ func (r *runner) preflight(ctx context.Context) error {
 			return errors.New("authorization.mode (--authorization-mode) Webhook: it needs an API server, and there is no --kubeconfig")
 		}
 	}
+	if r.config.Settings.OpenAccess() {
+		r.deps.Logger.Warn("everyone who reaches the kubelet's port may run commands in its containers, as without a configuration "+
+			"file in Kubernetes", "remedy", "set authentication.anonymous.enabled to false (--anonymous-auth=false) and "+
+			"authorization.mode to Webhook (--authorization-mode=Webhook)")
+	}
 	if !r.config.RequireRuntime {
 		return nil
 	}

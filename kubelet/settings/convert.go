@@ -63,6 +63,11 @@ type CertificateSettings struct {
 	RotateClient, Serving bool
 }
 
+// OpenAccess reports whether the kubelet's API is served to clients without credentials, who may use all of it.
+func (s *Settings) OpenAccess() bool {
+	return *s.Source.EnableServer && *s.Source.Authentication.Anonymous.Enabled && s.Agent.Server.Auth.AllowAll
+}
+
 // Convert returns what a Configuration says. The error names each value that breaks a rule of Kubernetes, or that this kubelet
 // refuses.
 func Convert(in *Configuration) (*Settings, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
@@ -92,6 +93,13 @@ func TestKubeletStandalone(t *testing.T) {
 	k.write("manifests/web.json", podManifest("web", shell("sleep 1000000", ""), `"hostNetwork": true`))
 	stop := k.start("--hostname-override", "alone")
 	defer stop()
+	waitStaticPod(t, readOnly)
+	require.NoError(t, os.Remove(k.path("manifests/web.json")))
+}
+
+// waitStaticPod waits until the only Pod of a kubelet with this read-only port runs.
+func waitStaticPod(t *testing.T, readOnly int) {
+	t.Helper()
 	require.NoError(t, retryUntil(t.Context(), func() error {
 		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/pods", readOnly))
 		if err != nil {
@@ -111,6 +119,35 @@ func TestKubeletStandalone(t *testing.T) {
 		}
 		return nil
 	}, nil))
+}
+
+// TestStaticPodsDoNotWaitForTheCertificate runs a static Pod on a node whose first certificate is not approved yet.
+func TestStaticPodsDoNotWaitForTheCertificate(t *testing.T) {
+	c := newCluster(t)
+	c.up("--unsafe-no-fsync")
+	client, readOnly := c.client(), freePort(t)
+	allowJoining(t, client)
+	require.NoError(t, client.RbacV1().ClusterRoleBindings().Delete(t.Context(), "test-approve", metav1.DeleteOptions{}))
+	k := newTestKubelet(t, fmt.Sprintf("readOnlyPort: %d\nstaticPodPath: manifests\nrotateCertificates: true\n", readOnly))
+	k.write("manifests/web.json", podManifest("web", shell("sleep 1000000", ""), `"hostNetwork": true`))
+	bootstrap, kubeconfig := k.path("bootstrap.kubeconfig"), k.path("node.kubeconfig")
+	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
+	defer k.start("--bootstrap-kubeconfig", bootstrap, "--kubeconfig", kubeconfig, "--hostname-override", k.node.name, "--node-ip", "127.0.0.1")()
+	waitStaticPod(t, readOnly)
+	require.NoFileExists(t, kubeconfig)
+	_, err := client.CoreV1().Nodes().Get(t.Context(), k.node.name, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), err)
+
+	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range requests.Items {
+		if len(requests.Items[i].Status.Conditions) == 0 {
+			c.mustRun("kubectl", "certificate", "approve", requests.Items[i].Name)
+		}
+	}
+	k.node.nodeReady(client)
+	require.FileExists(t, kubeconfig)
+	c.waitPod("name=web", "ready", isReady) // the mirror Pod
 	require.NoError(t, os.Remove(k.path("manifests/web.json")))
 }
 

@@ -68,6 +68,13 @@ func claimFor(class *string) *corev1.PersistentVolumeClaim {
 	}
 }
 
+func evicted(message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", message
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
+	}
+}
+
 func withClaim(p *corev1.Pod) {
 	p.Spec.NodeName = ""
 	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
@@ -112,6 +119,12 @@ var scenes = map[string]struct {
 			Message: "0/1 nodes are available: 1 node(s) had untolerated taint(s)"}}
 	}), objects: []runtime.Object{pressed(node(corev1.ConditionTrue))}}, explain.Waiting, "NodesUnderPressure",
 		"its only node n1 is under pressure: less than 2.0 GiB are free (0/1 nodes are available: 1 node(s) had untolerated taint(s))"},
+	"evicted by its node": {scene{pod: pod(evicted("The node was low on resource: memory. Threshold quantity: 100Mi, available: 95Mi. "))},
+		explain.Failed, "Evicted", "was evicted by node n1, which ran short of memory: The node was low on resource: memory. "},
+	"evicted for its own limit": {scene{pod: pod(evicted(`Usage of EmptyDir volume "v" exceeds the limit "1Mi". `))},
+		explain.Failed, "Evicted", `was evicted: it exceeded a limit of its own: Usage of EmptyDir volume "v" exceeds the limit "1Mi".`},
+	"rejected under pressure": {scene{pod: pod(evicted("Pod was rejected: The node had condition: [DiskPressure]. "))},
+		explain.Failed, "Evicted", "was rejected by node n1, which is short of a resource: "},
 	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
 		explain.Waiting, "NodeMissing", "its node n2 does not exist any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},

@@ -210,6 +210,9 @@ func (f *facts) describeUnmount(found *finding) {
 }
 
 func podFinished(f *facts) *finding {
+	if found := podEvicted(f); found != nil {
+		return found
+	}
 	status := f.pod.Status
 	switch status.Phase {
 	case corev1.PodSucceeded:

@@ -111,7 +111,7 @@ func (k *Kubelet) onPodEvent(event status.Event) {
 
 func (k *Kubelet) evictIfRequested(handlers lifecycle.PodSyncHandlers, pod *corev1.Pod) {
 	if response := handlers.ShouldEvict(pod); response.Evict {
-		k.parts.Workers.Evict(pod.UID, status.Failure{Reason: response.Reason, Message: response.Message}, nil)
+		k.parts.Workers.Evict(pod.UID, status.Failure{Reason: response.Reason, Message: response.Message, Disruption: true}, nil)
 	}
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/network"
-	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/timeline/traces"
@@ -187,8 +186,6 @@ func (u *components) newKubelet() (runFunc, error) {
 	if c.runs(dnsName) {
 		dns.ClusterDNS = []string{c.Gateway.String()}
 	}
-	thresholds := node.DefaultThresholds()
-	thresholds.DiskAvailableCap = EnoughFreeBytes
 	var provider trace.TracerProvider
 	if u.tracing != nil {
 		provider = u.tracing
@@ -199,12 +196,13 @@ func (u *components) newKubelet() (runFunc, error) {
 		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
 		Node: agent.NodeConfig{
-			Name: c.NodeName, IPs: addresses, Version: version.Kubelet(), Thresholds: thresholds,
+			Name: c.NodeName, IPs: addresses, Version: version.Kubelet(),
 		},
 		RootDir: c.KubeletDir(),
 		Logs: agent.LogsConfig{
 			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
 		},
+		Eviction: c.evictionConfig(),
 		Cgroups: agent.CgroupConfig{
 			Root: c.CgroupRoot(), PodPidsLimit: c.Resources.PodPidsLimit, Enforcement: enforcement,
 			SwapBehavior: cm.SwapBehavior(c.Resources.SwapBehavior),

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-dev/berth/internal/freeport"
+	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
 // Defaults of the flags of `berth up`.
@@ -68,6 +69,9 @@ type Config struct {
 	RuntimeConfig, FeatureGates map[string]string
 	// Resources says which resources of the machine Pods may use.
 	Resources ResourceConfig
+	// Eviction says when the node is short of a resource and evicts Pods. A nil Hard means the thresholds of Kubernetes, but at
+	// most EnoughFreeBytes of a disk.
+	Eviction eviction.Config
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.

@@ -39,6 +39,7 @@ type nodeFlags struct {
 	join                   joinFlags
 	manifests, manifestURL string
 	resources              resourceFlags
+	eviction               evictionFlags
 	images                 imageFlags
 	containerLogs          logFlags
 	healthzPort            int
@@ -88,6 +89,7 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
+	flags.eviction.add(f, "those of Kubernetes")
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
 }
@@ -182,13 +184,16 @@ func (f nodeFlags) settings() (*settings.Settings, error) {
 		RotateCertificates: f.bootstrap != "", ServerTLSBootstrap: f.rotateServer,
 		EnableProfilingHandler: &f.profiling, EnableContentionProfiling: f.contention, EnableDebugFlagsHandler: &f.debugFlags,
 		EnableSystemLogQuery: &f.logQuery, EnableDebuggingHandlers: &f.debugging,
-		EvictionHard: settings.DefaultEvictionHard(), SyncFrequency: metav1.Duration{Duration: podworker.DefaultResyncPeriod},
+		SyncFrequency:          metav1.Duration{Duration: podworker.DefaultResyncPeriod},
 		MakeIPTablesUtilChains: ptr.To(false),
 	}
 	c.Authentication.X509.ClientCAFile = f.clientCA
 	f.images.set(c)
 	f.containerLogs.set(c)
 	if err := f.resources.set(c); err != nil {
+		return nil, err
+	}
+	if err := f.eviction.set(c); err != nil {
 		return nil, err
 	}
 	chosen, err := settings.Convert(c)

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/filelock"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/housekeeping"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/podworker"
@@ -39,6 +40,7 @@ type Agent struct {
 	pods         *podComponents
 	housekeeping *housekeeping.Manager
 	server       *serverComponents
+	eviction     *evictionComponents
 	components   []component
 }
 
@@ -51,6 +53,8 @@ type base struct {
 	signals *podworker.Signals
 	// podEvents sends the changes of Pods on the node.
 	podEvents *status.Broadcaster
+	// pressure is the node's current shortage of resources.
+	pressure *eviction.Pressure
 	// events writes events to the API server; nil if Deps.Recorder takes them.
 	events *eventRecorder
 	// ctx ends with Close: it is the context of calls that are given none.
@@ -73,7 +77,10 @@ func newBase(deps Deps, config Config) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &base{config: config, deps: deps, metrics: metrics, signals: podworker.NewSignals(), podEvents: &status.Broadcaster{}}
+	b := &base{
+		config: config, deps: deps, metrics: metrics, signals: podworker.NewSignals(), podEvents: &status.Broadcaster{},
+		pressure: &eviction.Pressure{},
+	}
 	if deps.Recorder == nil {
 		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name, config.Events)
 	}
@@ -132,12 +139,17 @@ func compose(base *base) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	evictions, err := newEviction(base, runtime, node, pods, keeper, server)
+	if err != nil {
+		return nil, err
+	}
 	addresses, err := newAddressWatcher(base, node, pods, server.setAddresses)
 	if err != nil {
 		return nil, err
 	}
 	a := &Agent{
 		base: base, runtime: runtime, node: node, storage: storage, pods: pods, housekeeping: keeper, server: server,
+		eviction: evictions,
 	}
 	a.components = a.startTable(addresses, newRuntimeWatcher(base, runtime, node, pods))
 	return a, nil
@@ -209,6 +221,8 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 		{"runtime events", p.watcher.Start, !needsAPI},
 		{"pod workers", p.workers.Start, !needsAPI},
 		{"housekeeping", a.housekeeping.Start, !needsAPI},
+		{"eviction", a.eviction.pressure.Start, !needsAPI},
+		{"ephemeral storage limits", a.eviction.limits.Start, !needsAPI},
 		{"runtime connection", runtime.Start, !needsAPI},
 		{"addresses", addresses.Start, !needsAPI},
 		{"idle", a.watchIdle, !needsAPI},

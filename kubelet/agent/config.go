@@ -14,8 +14,8 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/network"
-	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/server"
@@ -61,6 +61,8 @@ type Config struct {
 	HostsFile string
 	Pods      PodConfig
 	Images    ImageConfig
+	// Eviction says when the node is short of memory, disk or process IDs, and evicts Pods.
+	Eviction eviction.Config
 	// Server says where the HTTPS server listens; without addresses there is none.
 	Server ServerConfig
 	// Static names the sources of static Pods.
@@ -128,10 +130,6 @@ type NodeConfig struct {
 	LeaseDuration, UpdateInterval, ReportInterval time.Duration
 	// MaxImages is how many images the status lists, the largest first; 50 if nil, all if negative.
 	MaxImages *int
-	// Thresholds say when the Node has a pressure condition and takes no new Pods; those of Kubernetes if nil. PressureHold is
-	// how long a condition outlasts its cause, 5 min if zero.
-	Thresholds   *node.Thresholds
-	PressureHold time.Duration
 }
 
 // CloudConfig describes a Node whose cloud has a controller manager.
@@ -341,6 +339,10 @@ func (c *Config) complete() error {
 	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate(), c.Cgroups.MemoryQoS.Validate(),
 		validateTracing(c.Tracing)); err != nil {
 		return fmt.Errorf("agent: %w", err)
+	}
+	c.Eviction = c.Eviction.WithDefaults()
+	if _, err := eviction.ParseThresholds(c.Eviction); err != nil {
+		return fmt.Errorf("agent: Config.Eviction: %w", err)
 	}
 	if len(c.DNS.ClusterDNS) == 0 && c.DNS.ResolvConf == "" && !c.NoNodeResolver {
 		setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)

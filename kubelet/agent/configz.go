@@ -66,6 +66,10 @@ func withoutSource(c *Config, driver cm.Driver) *configv1beta1.KubeletConfigurat
 		out.MemoryThrottlingFactor = ptr.To(cmp.Or(memory.ThrottlingFactor, cm.DefaultMemoryThrottlingFactor))
 		out.MemoryReservationPolicy = cmp.Or(memory.ReservationPolicy, configv1beta1.NoneMemoryReservationPolicy)
 	}
+	e := c.Eviction
+	out.EvictionHard, out.EvictionSoft, out.EvictionSoftGracePeriod = e.Hard, e.Soft, e.SoftGracePeriod
+	out.EvictionMinimumReclaim, out.EvictionMaxPodGracePeriod = e.MinimumReclaim, int32(e.MaxPodGracePeriod)
+	out.EvictionPressureTransitionPeriod.Duration = e.PressureTransitionPeriod
 	setImageFields(out, c)
 	setServerFields(out, &c.Server)
 	return out

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/kubelet/cm"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/eviction/localstorage"
 )
 
 // logBuffer holds the lines that are logged.
@@ -75,16 +76,17 @@ func TestCriticalPodsAreNotEvicted(t *testing.T) {
 		require.Eventually(t, func() bool { return f.runtime.Running()[name] == 1 }, time.Minute, time.Millisecond)
 		return p
 	}
+	excess := localstorage.Excess{Signal: localstorage.SignalEmptyDir, Message: "too large"}
 	for _, p := range []*corev1.Pod{
 		add("file", podconfig.SourceFile, nil), add("url", podconfig.SourceHTTP, nil),
 		add("cluster-critical", podconfig.SourceAPI, ptr.To[int32](2_000_000_000)),
 		add("node-critical", podconfig.SourceAPI, ptr.To[int32](2_000_001_000)),
 	} {
-		f.agent.pods.evictOverLimit(f.agent.base, volumeOverLimit{p.UID, "too large"})
+		f.agent.pods.evictOverLimit(f.agent.base, p, excess)
 		require.Contains(t, log.String(), `msg="cannot evict a critical Pod" pod=ns/`+p.Name)
 	}
 	plain := add("plain", podconfig.SourceAPI, ptr.To[int32](1_000_000_000))
-	f.agent.pods.evictOverLimit(f.agent.base, volumeOverLimit{plain.UID, "too large"})
+	f.agent.pods.evictOverLimit(f.agent.base, plain, excess)
 	for event := ""; event != "Warning Evicted too large"; event = f.nextEvent(t) {
 		require.NotContains(t, event, "Evicted")
 	}

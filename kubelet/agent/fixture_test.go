@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
+	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
 // fixture has a standalone agent on a fake runtime, with a cgroup of its own.
@@ -34,8 +35,9 @@ func newFixture(t *testing.T, change func(*Deps, *Config)) *fixture {
 	deps := Deps{Runtime: f.runtime, Recorder: f.events, Clock: f.clock, Logger: testlog.New(t, slog.DiscardHandler)}
 	config := Config{
 		Node: NodeConfig{Name: "n", IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}, RootDir: filepath.Join(dir, "root"),
-		Logs:    LogsConfig{PodsDir: filepath.Join(dir, "log")},
-		Cgroups: CgroupConfig{Root: "/berth-" + strings.ReplaceAll(fmt.Sprintf("%d-%s", os.Getpid(), t.Name()), "/", "-")},
+		Logs:     LogsConfig{PodsDir: filepath.Join(dir, "log")},
+		Eviction: eviction.Config{Hard: map[string]string{}}, // the machine of the test may be short of disk
+		Cgroups:  CgroupConfig{Root: "/berth-" + strings.ReplaceAll(fmt.Sprintf("%d-%s", os.Getpid(), t.Name()), "/", "-")},
 	}
 	change(&deps, &config)
 	var err error

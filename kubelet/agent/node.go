@@ -55,6 +55,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		Clock: deps.Clock, OnNode: func(node *corev1.Node) { n.changes.Send(node) }, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		Instance:  deps.Instance,
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
+		Pressure:  base.pressure.Conditions,
 	}, newNodeConfig(config)); err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func newNodeConfig(config *Config) node.Config {
 		Name: c.Name, Hostname: c.Hostname, IPs: c.IPs, Port: config.Server.Port, Version: c.Version, Labels: c.Labels, Taints: c.Taints,
 		ProviderID: c.ProviderID, NoRegister: c.NoRegister, Cloud: node.Cloud{External: c.Cloud.External, NodeIPs: c.Cloud.NodeIPs},
 		MaxPods: config.Pods.most(), LeaseDuration: c.LeaseDuration, UpdateInterval: c.UpdateInterval, ReportInterval: c.ReportInterval,
-		MaxImages: c.MaxImages, Thresholds: c.Thresholds, PressureHold: c.PressureHold,
+		MaxImages: c.MaxImages, Thresholds: thresholds(config),
 		KubeReserved: config.Cgroups.Enforcement.KubeReserved, SystemReserved: config.Cgroups.Enforcement.SystemReserved,
 		DeclaredFeatures: declaredFeatures(),
 	}

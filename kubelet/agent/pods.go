@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/admission"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -17,13 +16,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
-	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/runtimehelper"
 	"github.com/berth-dev/berth/kubelet/status"
 )
-
-// signalEmptyDirLimit is the eviction signal of a volume that exceeds its size limit.
-const signalEmptyDirLimit = "emptydirfs.limit"
 
 // podComponents run the Pods.
 type podComponents struct {
@@ -85,7 +80,6 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 	if p.workers, err = p.newWorkers(base, runtime, n, s, allocatable); err != nil {
 		return nil, err
 	}
-	s.overLimit.Add(func(over volumeOverLimit) { p.evictOverLimit(base, over) })
 	p.sources, err = newSources(base, n, p)
 	return p, err
 }
@@ -132,7 +126,8 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	}
 	admitter, err := admission.New(admission.Deps{
 		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
-		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources, Handlers: p.shutdown.handlers(deps.AdmitHandlers),
+		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources,
+		Handlers: append([]lifecycle.PodAdmitHandler{base.pressure}, p.shutdown.handlers(deps.AdmitHandlers)...),
 	}, admission.Config{
 		MaxPods: config.Pods.most(), AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
 		Version: config.Node.Version,
@@ -163,22 +158,4 @@ func newFreshNode(base *base) func() (*corev1.Node, error) {
 		}
 		return node, nil
 	}
-}
-
-// evictOverLimit evicts a Pod with a volume that exceeds its size limit, unless it is critical: a static Pod would not be
-// admitted again.
-func (p *podComponents) evictOverLimit(base *base, over volumeOverLimit) {
-	const grace = 1 // seconds, as in each eviction that cannot wait
-	for _, pod := range p.workers.Pods() {
-		switch {
-		case pod.UID != over.uid:
-		case qos.IsCritical(pod):
-			base.deps.Logger.Warn("cannot evict a critical Pod", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
-				"reason", over.message)
-			return
-		case pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed:
-			base.deps.Recorder.Event(pod, corev1.EventTypeWarning, "Evicted", over.message)
-		}
-	}
-	p.workers.Evict(over.uid, status.Failure{Reason: "Evicted", Message: over.message, Detail: signalEmptyDirLimit}, ptr.To[int64](grace))
 }

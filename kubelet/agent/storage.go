@@ -6,10 +6,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -37,19 +35,11 @@ type storageComponents struct {
 	certificates *podcertificate.Manager
 	// limits has the CSI drivers that report that their limit of volumes is exceeded.
 	limits chan string
-	// overLimit sends the Pods with a volume that exceeds its size limit.
-	overLimit *subscribers.Set[volumeOverLimit]
-}
-
-// volumeOverLimit is a Pod with a volume that exceeds its size limit.
-type volumeOverLimit struct {
-	uid     types.UID
-	message string
 }
 
 func newStorage(base *base, n *nodeComponents, allocatable func() corev1.ResourceList) (*storageComponents, error) {
 	config, deps := &base.config, &base.deps
-	s := &storageComponents{drivers: csi.NewDrivers(), limits: make(chan string, 1), overLimit: &subscribers.Set[volumeOverLimit]{}}
+	s := &storageComponents{drivers: csi.NewDrivers(), limits: make(chan string, 1)}
 	var err error
 	if s.objects, err = objects.New(objects.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("objects")}); err != nil {
 		return nil, err
@@ -81,9 +71,8 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	base.metrics.main.MustRegister(durations, calls)
 	if s.volumes, err = volumemanager.New(volumemanager.Deps{
 		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Sources: sources, Node: n.manager,
-		Claims:              deps.Claims,
-		OnSizeLimitExceeded: func(uid types.UID, message string) { s.overLimit.Send(volumeOverLimit{uid, message}) },
-		Observe:             durations.Observe, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
+		Claims:  deps.Claims,
+		Observe: durations.Observe, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
 		Logger: base.logger("volumes"),
 	}, volumemanager.Config{
 		RootDir: config.RootDir, NodeName: config.Node.Name, NoAPIServer: deps.standalone, SELinuxMount: config.Pods.SELinuxMount,

@@ -164,6 +164,14 @@ func (m *Manager) NewImageCollector(config images.CollectorConfig) (*images.Coll
 	}, config)
 }
 
+// RemoveImages removes all images that no container uses, however old they are, if images may be removed at all.
+func (m *Manager) RemoveImages(ctx context.Context) error {
+	if m.config.ImageGCHigh == 0 {
+		return nil
+	}
+	return m.collector.RemoveUnused(ctx)
+}
+
 // Start works until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -79,10 +80,10 @@ type CollectorDeps struct {
 
 // Collector removes the least recently used images when the disk is full.
 type Collector struct {
-	config CollectorConfig
-	deps   CollectorDeps
-	// records is what is known of each image, by id. Only the goroutine of Start accesses it.
-	records map[string]*imageRecord
+	config  CollectorConfig
+	deps    CollectorDeps
+	mu      sync.Mutex              // guards records, and is held while images are removed
+	records map[string]*imageRecord // what is known of each image, by id
 }
 
 // imageRecord is when an image was first seen and last used.
@@ -156,6 +157,8 @@ func (c *Collector) Start(ctx context.Context) error {
 func (c *Collector) collect(ctx context.Context) error {
 	ctx, span := c.deps.Tracer.Start(ctx, "Images/GarbageCollect")
 	defer span.End()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	unused, err := c.listUnused(ctx)
 	if err != nil {
 		return err
@@ -189,6 +192,26 @@ func (c *Collector) collect(ctx context.Context) error {
 		c.deps.Recorder.Event(c.deps.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", err.Error())
 	}
 	return err
+}
+
+// RemoveUnused removes all images that no container or Pod uses, whatever their age: the node is short of disk.
+func (c *Collector) RemoveUnused(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unused, err := c.listUnused(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	removed := false
+	for _, image := range unused {
+		err := c.remove(ctx, image, "space")
+		errs, removed = append(errs, err), removed || err == nil
+	}
+	if removed && c.deps.OnRemoved != nil {
+		c.deps.OnRemoved()
+	}
+	return errors.Join(errs...)
 }
 
 func errNoFilesystem(info *runtimeapi.ImageFsInfoResponse) error {

@@ -16,7 +16,7 @@ type Pods struct {
 	*podResizes
 
 	sli, workerStart, statusSync                  prometheus.Histogram
-	syncs                                         *prometheus.HistogramVec
+	syncs, evictionStatsAge                       *prometheus.HistogramVec
 	terminated, evictions, preemptions, restarted *prometheus.CounterVec
 	orphans                                       prometheus.Counter
 }
@@ -52,6 +52,10 @@ func NewPods(registry prometheus.Registerer) *Pods {
 		terminated:  counters("terminated_containers_total", "Containers that ran and have terminated.", "container_type", "exit_code", "reason"),
 		preemptions: counters("preemptions", "Cumulative number of pod preemptions by preemption resource", "preemption_signal"),
 		evictions:   counters("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal"),
+		evictionStatsAge: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_eviction_stats_age_seconds", Help: "Time between when stats are collected, and when pod is evicted based on those " +
+				"stats by eviction signal", Buckets: prometheus.DefBuckets,
+		}, []string{"eviction_signal"}),
 		restarted: counters("restarted_pods_total", "Pods that were deleted and recreated with the same UID while the kubelet was "+
 			"still terminating them.", "static"),
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
@@ -61,7 +65,7 @@ func NewPods(registry prometheus.Registerer) *Pods {
 	for _, static := range []bool{false, true} {
 		m.restarted.WithLabelValues(staticLabel(static))
 	}
-	registry.MustRegister(m.sli, m.workerStart, m.statusSync, m.syncs, m.terminated, m.evictions, m.preemptions, m.orphans, m.restarted)
+	registry.MustRegister(m.sli, m.workerStart, m.statusSync, m.syncs, m.terminated, m.evictions, m.evictionStatsAge, m.preemptions, m.orphans, m.restarted)
 	return m
 }
 
@@ -97,6 +101,11 @@ func (m *Pods) Preempted(resource string) { m.preemptions.WithLabelValues(resour
 
 // Evicted implements podworker.Metrics.
 func (m *Pods) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }
+
+// ObserveEvictionStatsAge records how old the measurement was by which a Pod is evicted.
+func (m *Pods) ObserveEvictionStatsAge(signal string, age time.Duration) {
+	m.evictionStatsAge.WithLabelValues(signal).Observe(age.Seconds())
+}
 
 // ObserveStatusWrite records the time from a change of a Pod's status to its write.
 func (m *Pods) ObserveStatusWrite(took time.Duration) { m.statusSync.Observe(took.Seconds()) }

@@ -18,6 +18,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
 // Defaults of Config.
@@ -27,7 +29,6 @@ const (
 	DefaultReportInterval = 5 * time.Minute
 	DefaultMaxImages      = 50
 	DefaultUpdateInterval = 10 * time.Second
-	DefaultPressureHold   = 5 * time.Minute
 )
 
 // Config are the values of a Manager. It has many fields because the kubelet has a setting for each.
@@ -49,14 +50,11 @@ type Config struct {
 	Cloud Cloud
 	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
 	MaxPods int64
-	// KubeReserved, SystemReserved and the Thresholds are subtracted from capacity to compute allocatable.
+	// KubeReserved, SystemReserved and the hard ones of the Thresholds are subtracted from capacity to compute allocatable.
 	KubeReserved, SystemReserved corev1.ResourceList
-	// Thresholds define when the node is under pressure; DefaultThresholds if nil. PressureHold is how long a pressure condition
-	// outlasts its cause, so that it does not flap; DefaultPressureHold if zero.
-	Thresholds   *Thresholds
-	PressureHold time.Duration
-	// UpdateInterval is how often memory, disk and process IDs are measured: the kernel has no event for them that works
-	// everywhere. DefaultUpdateInterval if zero.
+	Thresholds                   []eviction.Threshold
+	// UpdateInterval is how often the size of the disk is measured: the kernel has no event for it. DefaultUpdateInterval if
+	// zero.
 	UpdateInterval time.Duration
 	// LeaseDuration is the duration of the lease, which is renewed every quarter of it. DefaultLeaseDuration if zero.
 	LeaseDuration time.Duration
@@ -77,55 +75,6 @@ type Cloud struct {
 	NodeIPs []net.IP
 }
 
-// Thresholds are the amounts below which a resource is under pressure. Of an amount and a fraction of the capacity, 0 to 1, the
-// larger one counts.
-type Thresholds struct {
-	MemoryAvailable         int64   // bytes
-	MemoryAvailableFraction float64 // of the machine's memory
-	DiskAvailableBytes      int64
-	DiskAvailable           float64 // fraction of the file system's bytes
-	DiskAvailableCap        int64   // bytes; an upper bound of the amount that DiskAvailable yields; no bound if zero
-	InodesFreeCount         int64
-	InodesFree              float64 // fraction of its inodes
-	PIDsAvailableCount      int64
-	PIDsAvailable           float64 // fraction of the process IDs
-}
-
-// memoryFloor returns the number of bytes of memory that should be available.
-func (t *Thresholds) memoryFloor(capacity int64) int64 {
-	return max(t.MemoryAvailable, int64(t.MemoryAvailableFraction*float64(capacity)))
-}
-
-// diskFloor returns the number of bytes of a file system that should be free.
-func (t *Thresholds) diskFloor(capacity int64) int64 {
-	floor := int64(t.DiskAvailable * float64(capacity))
-	if t.DiskAvailableCap > 0 {
-		floor = min(floor, t.DiskAvailableCap)
-	}
-	return max(floor, t.DiskAvailableBytes)
-}
-
-// inodeFloor returns the number of inodes of a file system that should be free.
-func (t *Thresholds) inodeFloor(capacity int64) int64 {
-	return max(t.InodesFreeCount, int64(t.InodesFree*float64(capacity)))
-}
-
-// pidFloor returns the number of process IDs that should be free.
-func (t *Thresholds) pidFloor(capacity int64) int64 {
-	return max(t.PIDsAvailableCount, int64(t.PIDsAvailable*float64(capacity)))
-}
-
-// diskPressureMessage describes the condition of disk pressure of a file system with this many bytes and inodes.
-func (t *Thresholds) diskPressureMessage(capacity, inodes int64, hold time.Duration) string {
-	return fmt.Sprintf("less than %d of %d MiB or less than %d of %d inodes are free, or were within the last %g minutes",
-		t.diskFloor(capacity)>>20, capacity>>20, t.inodeFloor(inodes), inodes, hold.Minutes())
-}
-
-// DefaultThresholds returns upstream's hard eviction thresholds, which include none for process IDs.
-func DefaultThresholds() *Thresholds {
-	return &Thresholds{MemoryAvailable: 100 << 20, DiskAvailable: 0.10, InodesFree: 0.05}
-}
-
 // complete checks the configuration and sets its defaults.
 func (c *Config) complete() error {
 	switch {
@@ -139,20 +88,16 @@ func (c *Config) complete() error {
 		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
 	case !slices.IsSorted(c.DeclaredFeatures):
 		return fmt.Errorf("node: Config.DeclaredFeatures %q: the API server wants them sorted", c.DeclaredFeatures)
-	case c.LeaseDuration < 0 || c.ReportInterval < 0 || c.UpdateInterval < 0 || c.PressureHold < 0:
-		return errors.New("node: Config.LeaseDuration, ReportInterval, UpdateInterval and PressureHold must not be negative")
+	case c.LeaseDuration < 0 || c.ReportInterval < 0 || c.UpdateInterval < 0:
+		return errors.New("node: Config.LeaseDuration, ReportInterval and UpdateInterval must not be negative")
 	}
 	c.Hostname = cmp.Or(c.Hostname, c.Name)
 	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, DefaultLeaseDuration)
 	c.ReportInterval = cmp.Or(c.ReportInterval, DefaultReportInterval)
 	c.UpdateInterval = cmp.Or(c.UpdateInterval, DefaultUpdateInterval)
-	c.PressureHold = cmp.Or(c.PressureHold, DefaultPressureHold)
 	if c.MaxImages == nil {
 		c.MaxImages = ptr.To(DefaultMaxImages)
-	}
-	if c.Thresholds == nil {
-		c.Thresholds = DefaultThresholds()
 	}
 	return nil
 }
@@ -175,6 +120,9 @@ type Deps struct {
 	LeaseClient kubernetes.Interface
 	Runtime     Runtime
 	Machine     Machine
+	// Pressure returns the node's pressure conditions, of which Manager.PressureChanged reports changes; nil means that it has
+	// none.
+	Pressure func() []eviction.Condition
 	// OnNode is called with every new state of the Node object from the API server. It must not block and must not
 	// modify the object.
 	OnNode func(*corev1.Node)
@@ -203,6 +151,9 @@ func (d *Deps) complete() error {
 	}
 	if d.LeaseClient == nil {
 		d.LeaseClient = d.Client
+	}
+	if d.Pressure == nil {
+		d.Pressure = func() []eviction.Condition { return nil }
 	}
 	if d.OnNode == nil {
 		d.OnNode = func(*corev1.Node) {}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/node"
 )
 
@@ -110,9 +111,8 @@ type fixture struct {
 	machine  *fakeMachine
 	runtime  *fakeRuntime
 	recorder *record.FakeRecorder
-	// thresholds are the Manager's, upstream's if nil.
-	thresholds *node.Thresholds
-	features   []string
+	pressure []eviction.Condition
+	features []string
 }
 
 // run calls test in a synctest bubble with a running Manager; prepare may change the fixture before.
@@ -126,10 +126,14 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 		if prepare != nil {
 			prepare(f)
 		}
-		var err error
-		f.Manager, err = node.New(node.Deps{Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder}, node.Config{
+		thresholds, err := eviction.ParseThresholds(eviction.Config{Hard: eviction.DefaultHard()})
+		require.NoError(t, err)
+		f.Manager, err = node.New(node.Deps{
+			Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder,
+			Pressure: func() []eviction.Condition { return f.pressure },
+		}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
-			Thresholds: f.thresholds, DeclaredFeatures: f.features,
+			Thresholds: thresholds, DeclaredFeatures: f.features,
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -27,7 +27,9 @@ type MachineInfo struct {
 
 // Usage is the current usage of the machine.
 type Usage struct {
-	MemoryAvailable           int64 // bytes
+	// MemoryAvailable is the memory, in bytes, that is neither in use nor caches files in recent use: what the machine has
+	// less its working set.
+	MemoryAvailable           int64
 	DiskCapacity, DiskFree    int64 // bytes of the file system of the kubelet's data
 	InodeCapacity, InodesFree int64
 	PIDCapacity, PIDs         int64
@@ -87,7 +89,7 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 		return Usage{}, err
 	}
 	u := Usage{
-		MemoryAvailable: meminfo["MemAvailable"],
+		MemoryAvailable: meminfo["MemFree"] + meminfo["Inactive(file)"],
 		DiskCapacity:    int64(fs.Blocks) * fs.Bsize,
 		DiskFree:        int64(fs.Bavail) * fs.Bsize,
 		InodeCapacity:   int64(fs.Files),

@@ -145,6 +145,9 @@ func (m *Manager) RuntimeChanged() {
 	m.wake.Notify()
 }
 
+// PressureChanged must be called when Deps.Pressure returns other conditions.
+func (m *Manager) PressureChanged() { m.wake.Notify() }
+
 // ImagesChanged must be called when an image was pulled or removed.
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()

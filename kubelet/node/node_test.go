@@ -22,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/node"
 )
 
@@ -155,43 +156,29 @@ func TestReasonsOfOthers(t *testing.T) {
 
 func TestPressure(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
-		f.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 50<<20, 10 })
-		time.Sleep(11 * time.Second)
+		f.pressure = []eviction.Condition{
+			{Type: corev1.NodeDiskPressure, Detail: "nodefs.inodesFree<5%"}, {Type: corev1.NodeMemoryPressure, Detail: "memory.available<100Mi"},
+		}
+		f.PressureChanged()
+		synctest.Wait()
 		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeMemoryPressure).Status)
-		require.Equal(t, "KubeletHasDiskPressure", f.condition(t, corev1.NodeDiskPressure).Reason)
+		disk := f.condition(t, corev1.NodeDiskPressure)
+		require.Equal(t, "KubeletHasDiskPressure", disk.Reason)
+		require.Equal(t, "kubelet has disk pressure: nodefs.inodesFree<5%", disk.Message)
+		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodePIDPressure).Status)
 		require.Contains(t, f.events(), "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure")
-		f.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 4<<30, 500 })
-		time.Sleep(4 * time.Minute)
-		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeMemoryPressure).Status, "it does not flap")
-		time.Sleep(2 * time.Minute)
+		f.pressure = nil
+		f.PressureChanged()
+		synctest.Wait()
 		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeMemoryPressure).Status)
 	})
 }
 
-func TestEnoughDiskIsEnough(t *testing.T) {
-	atBirth := func(enough int64) func(f *fixture) {
-		return func(f *fixture) {
-			f.thresholds = node.DefaultThresholds()
-			f.thresholds.DiskAvailableCap = enough
-			f.machine.set(func(u *node.Usage) { u.DiskCapacity, u.DiskFree = 500<<30, 3<<30 })
-		}
-	}
-	unchanged := "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure"
-	run(t, atBirth(0), func(t *testing.T, f *fixture) {
-		condition := f.condition(t, corev1.NodeDiskPressure)
-		require.Equal(t, corev1.ConditionTrue, condition.Status)
-		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 50 of 1000 inodes are free, "+
-			"or were within the last 5 minutes", condition.Message)
-		require.Contains(t, f.events(), unchanged, "a node that is born with it says so too")
-		require.Equal(t, int64(450<<30), f.get(t).Status.Allocatable.StorageEphemeral().Value())
-	})
-	run(t, atBirth(2<<30), func(t *testing.T, f *fixture) {
-		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeDiskPressure).Status)
-		require.NotContains(t, f.events(), unchanged)
-		require.Equal(t, int64(498<<30), f.get(t).Status.Allocatable.StorageEphemeral().Value())
-		f.machine.set(func(u *node.Usage) { u.DiskFree = 1 << 30 })
-		time.Sleep(11 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeDiskPressure).Status)
+func TestNodeBornUnderPressureSaysSo(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.pressure = []eviction.Condition{{Type: corev1.NodeDiskPressure, Detail: "nodefs.available<10%"}}
+	}, func(t *testing.T, f *fixture) {
+		require.Contains(t, f.events(), "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure")
 	})
 }
 

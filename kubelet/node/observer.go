@@ -22,7 +22,6 @@ type observer struct {
 	nextRuntime  time.Time
 	nextImages   time.Time
 	nextInstance time.Time
-	lastPressure [3]time.Time // memory, disk, pid: when the pressure was last observed
 }
 
 // observe applies the changes and reads what is stale of the runtime and the machine.
@@ -42,7 +41,7 @@ func (o *observer) observe(ctx context.Context, config *Config, changes changes)
 	if o.observed.usage, err = o.deps.Machine.Usage(); err != nil {
 		return fmt.Errorf("read machine usage: %w", err)
 	}
-	o.observed.pressure = o.holdPressure(pressureOf(o.config.Thresholds, o.observed.info, o.observed.usage), now)
+	o.observed.pressure = o.deps.Pressure()
 	if runtimeDue {
 		o.refreshRuntime(ctx)
 		o.nextRuntime = now.Add(runtimeInterval)
@@ -60,18 +59,6 @@ func (o *observer) observe(ctx context.Context, config *Config, changes changes)
 
 // unhealthy reports whether the runtime was unreachable or the node not ready in the last observation.
 func (o *observer) unhealthy() bool { return o.runtimeErr != nil || len(o.observed.notReady) > 0 }
-
-// holdPressure keeps a pressure for a while after its cause is gone.
-func (o *observer) holdPressure(p pressure, now time.Time) pressure {
-	for i, set := range []*bool{&p.memory, &p.disk, &p.pid} {
-		if *set {
-			o.lastPressure[i] = now
-		} else if !o.lastPressure[i].IsZero() && now.Sub(o.lastPressure[i]) < o.config.PressureHold {
-			*set = true
-		}
-	}
-	return p
-}
 
 // refreshRuntime reads the runtime's status and version. The previous ones are kept while it is unreachable.
 func (o *observer) refreshRuntime(ctx context.Context) {

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
 // maxNames is the number of names per image that the status lists.
@@ -31,23 +33,11 @@ type observed struct {
 	runtime   *runtimeapi.StatusResponse
 	images    []*runtimeapi.Image // nil means unknown, and keeps the Node's list
 	notReady  []string            // why the node is not ready
-	pressure  pressure
+	pressure  []eviction.Condition
 	volumes   []corev1.UniqueVolumeName
 	volumesOK bool // whether volumes is known; until then the Node's own list is kept
 	// featuresDropped says that the API server does not store declared features, so that the Node never has any.
 	featuresDropped bool
-}
-
-// pressure says which resources are short.
-type pressure struct{ memory, disk, pid bool }
-
-// pressureOf compares the usage with the thresholds.
-func pressureOf(t *Thresholds, info MachineInfo, u Usage) pressure {
-	return pressure{
-		memory: u.MemoryAvailable < t.memoryFloor(info.Memory),
-		disk:   u.DiskFree < t.diskFloor(u.DiskCapacity) || u.InodesFree < t.inodeFloor(u.InodeCapacity),
-		pid:    u.PIDCapacity-u.PIDs < t.pidFloor(u.PIDCapacity),
-	}
 }
 
 // nodeResources computes the node's capacity and what Pods may use of it.
@@ -58,11 +48,7 @@ func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, all
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usage.DiskCapacity, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(config.MaxPods, resource.DecimalSI),
 	}
-	reserved := corev1.ResourceList{
-		corev1.ResourceMemory: *resource.NewQuantity(config.Thresholds.memoryFloor(info.Memory), resource.BinarySI),
-		corev1.ResourceEphemeralStorage: *resource.NewQuantity(
-			config.Thresholds.diskFloor(usage.DiskCapacity), resource.BinarySI),
-	}
+	reserved := eviction.Reserved(config.Thresholds, capacity)
 	for size, bytes := range info.HugePages {
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 		capacity[name] = *resource.NewQuantity(bytes, resource.BinarySI)
@@ -194,14 +180,13 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 // kept.
 func conditions(config *Config, old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
 	ours := []corev1.NodeCondition{
-		pressureCondition(corev1.NodeMemoryPressure, o.pressure.memory,
+		pressureCondition(corev1.NodeMemoryPressure, o.pressure,
 			conditionText{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
 			conditionText{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
-		pressureCondition(corev1.NodeDiskPressure, o.pressure.disk,
-			conditionText{"KubeletHasDiskPressure", "kubelet has disk pressure: " + config.Thresholds.diskPressureMessage(o.usage.DiskCapacity,
-				o.usage.InodeCapacity, config.PressureHold)},
+		pressureCondition(corev1.NodeDiskPressure, o.pressure,
+			conditionText{"KubeletHasDiskPressure", "kubelet has disk pressure"},
 			conditionText{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
-		pressureCondition(corev1.NodePIDPressure, o.pressure.pid,
+		pressureCondition(corev1.NodePIDPressure, o.pressure,
 			conditionText{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
 			conditionText{"KubeletHasSufficientPID", "kubelet has sufficient PID available"}),
 		readyCondition(o.notReady),
@@ -226,9 +211,14 @@ func conditions(config *Config, old []corev1.NodeCondition, o observed, now time
 // conditionText is the reason and the message of a condition.
 type conditionText struct{ reason, message string }
 
-func pressureCondition(kind corev1.NodeConditionType, pressed bool, yes, no conditionText) corev1.NodeCondition {
-	if pressed {
-		return corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Reason: yes.reason, Message: yes.message}
+// pressureCondition returns one of the conditions. Under pressure its message names the thresholds.
+func pressureCondition(kind corev1.NodeConditionType, pressure []eviction.Condition, yes, no conditionText) corev1.NodeCondition {
+	for _, condition := range pressure {
+		if condition.Type == kind {
+			return corev1.NodeCondition{
+				Type: kind, Status: corev1.ConditionTrue, Reason: yes.reason, Message: yes.message + ": " + condition.Detail,
+			}
+		}
 	}
 	return corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, Reason: no.reason, Message: no.message}
 }

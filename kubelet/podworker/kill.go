@@ -138,6 +138,7 @@ func (w *worker) notifyGone() {
 	}
 	w.notifyKilled(nil)
 	w.notifyReleased()
+	w.notifyEvicted()
 	for _, done := range w.syncWaiters {
 		done(nil)
 	}

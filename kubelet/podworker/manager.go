@@ -205,16 +205,6 @@ func (m *Manager) stopOrphans() {
 	}
 }
 
-// Evict ends a Pod with phase Failed and the given reason, unless it has failed already, and reports whether the Pod has a
-// worker. grace, in seconds, may shorten its time to end. An eviction with a Detail is counted by it.
-func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) bool {
-	w := m.worker(uid)
-	if w != nil {
-		w.evict(failure, grace)
-	}
-	return w != nil
-}
-
 // Pods returns the Pods that have a worker, in no order: those that run and those that terminate.
 func (m *Manager) Pods() []*corev1.Pod {
 	m.mu.Lock()

@@ -15,7 +15,7 @@ import (
 
 // report computes the Pod's status and passes it to the writer, unless a newer state is known in a moment.
 func (w *worker) report() {
-	if w.removed || w.pod == nil {
+	if w.removed || w.pod == nil || w.eviction.discarding {
 		return
 	}
 	if w.rejected != nil {

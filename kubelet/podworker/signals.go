@@ -141,7 +141,7 @@ func (m *Manager) handleSignals() {
 	}
 	for _, e := range batch.evictions {
 		if w := m.workers[e.uid]; w != nil {
-			w.evict(e.failure, e.grace)
+			w.post(func() { w.evict(e.failure, e.grace, nil) })
 		}
 	}
 	if batch.listed {

@@ -126,6 +126,7 @@ func (w *worker) cleanup(ctx context.Context) {
 // left when the object is gone. It reports whether nothing is left.
 func (w *worker) finish(ctx context.Context) (gone bool) {
 	if !w.removed {
+		w.discardContainers(ctx)
 		if w.pod.DeletionTimestamp != nil {
 			w.report() // the last status before the object is deleted
 			w.m.deps.Statuses.Finish(w.pod)

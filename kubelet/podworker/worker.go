@@ -72,6 +72,7 @@ type worker struct {
 	rejected      *status.Failure // why it was not admitted
 	failure       *status.Failure // why it ends as failed
 	graceOverride *int64          // grace period of an eviction, in seconds
+	eviction      podEviction
 	// kills are requests that were not handled yet; killWaiters wait for the end of the Pod's containers, and syncWaiters
 	// for the end of a sync, whose errors are syncErrors.
 	kills                    []KillRequest
@@ -167,20 +168,6 @@ func (w *worker) post(fn func()) {
 	w.inbox = append(w.inbox, fn)
 	w.mu.Unlock()
 	w.wake.Notify()
-}
-
-// evict makes the worker end the Pod as failed. It may be called from any goroutine.
-func (w *worker) evict(failure status.Failure, grace *int64) {
-	failure.Disruption = true
-	w.post(func() {
-		if w.failure != nil {
-			return
-		}
-		w.failure, w.graceOverride = &failure, grace
-		if failure.Detail != "" {
-			w.m.deps.Metrics.Evicted(failure.Detail)
-		}
-	})
 }
 
 // run runs the worker until ctx ends or nothing of the Pod is left, which it reports.

@@ -84,7 +84,7 @@ func Convert(in *Configuration) (*Settings, error) {
 	out := &Settings{
 		API:          APISettings{QPS: int(*c.KubeAPIQPS), Burst: int(c.KubeAPIBurst), ContentType: c.ContentType},
 		Certificates: CertificateSettings{RotateClient: c.RotateCertificates, Serving: c.ServerTLSBootstrap},
-		Logging:      c.Logging, Source: inForce(c), Warnings: warnings,
+		Logging:      c.Logging, Source: c, Warnings: warnings,
 		Agent: agent.Config{
 			Node: convertNode(c), Logs: convertLogs(c), Pods: convertPods(c), Images: convertImages(c),
 			Runtime: agent.RuntimeConfig{
@@ -108,11 +108,8 @@ func Convert(in *Configuration) (*Settings, error) {
 	if c.ProtectKernelDefaults {
 		out.Agent.KernelDefaults = agent.RequireKernelDefaults
 	}
-	thresholds, err := Thresholds(c.EvictionHard)
-	if err != nil {
-		return nil, err
-	}
-	out.Agent.Node.Thresholds = thresholds
+	out.Agent.Eviction = convertEviction(c)
+	out.Warnings = append(out.Warnings, out.Agent.Eviction.Warnings()...)
 	var errs [2]error
 	out.Agent.Server, errs[0] = convertServer(c)
 	out.Agent.Cgroups, errs[1] = convertCgroups(c)
@@ -136,7 +133,7 @@ func convertNode(c *Configuration) agent.NodeConfig {
 		ProviderID: c.ProviderID, Taints: c.RegisterWithTaints, NoRegister: !*c.RegisterNode,
 		LeaseDuration:  time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
 		UpdateInterval: c.NodeStatusUpdateFrequency.Duration, ReportInterval: c.NodeStatusReportFrequency.Duration,
-		MaxImages: ptr.To(int(*c.NodeStatusMaxImages)), PressureHold: c.EvictionPressureTransitionPeriod.Duration,
+		MaxImages: ptr.To(int(*c.NodeStatusMaxImages)),
 	}
 }
 

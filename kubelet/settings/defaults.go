@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
 // Configuration is the configuration of a kubelet, as its file has it.
@@ -45,12 +46,7 @@ func New() *Configuration {
 
 // DefaultEvictionHard returns the hard eviction thresholds of a configuration file that names none. A kubelet without a
 // configuration file has none, as upstream's.
-func DefaultEvictionHard() map[string]string {
-	return map[string]string{
-		"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
-		"imagefs.available": "15%", "imagefs.inodesFree": "5%",
-	}
-}
+func DefaultEvictionHard() map[string]string { return eviction.DefaultHard() }
 
 // SetDefaults sets the fields that have no value to the defaults of Kubernetes.
 func SetDefaults(c *Configuration) {

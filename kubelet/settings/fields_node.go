@@ -8,7 +8,7 @@ func nodeFields() []Field {
 		{Path: "registerWithTaints", Flag: "register-with-taints", Support: Honoured, Does: "taints of a Node that the kubelet creates: KEY=VALUE:EFFECT,…"},
 		{Path: "providerID", Flag: "provider-id", Support: Honoured, Does: "the machine's ID at its cloud, in spec.providerID of the Node"},
 		{Path: "nodeStatusUpdateFrequency", Flag: "node-status-update-frequency", Support: Honoured,
-			Does: "how often memory, disk and process IDs are measured; a change is reported at once"},
+			Does: "how often the size of the disk is measured; other changes are reported at once"},
 		{Path: "nodeStatusReportFrequency", Support: Honoured, Does: "how often the Node's status is written although nothing has changed"},
 		{Path: "nodeLeaseDurationSeconds", Support: Honoured, Does: "the duration of the node's Lease, which is renewed each quarter of it"},
 		{Path: "nodeStatusMaxImages", Flag: "node-status-max-images", Support: Honoured,

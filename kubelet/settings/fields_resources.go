@@ -75,25 +75,24 @@ func managerFields() []Field {
 	}
 }
 
-// notEvicted is why thresholds that only cause evictions have no effect.
-const notEvicted = "this kubelet does not evict running Pods for it: under pressure of a hard threshold the Node gets its condition and takes no new Pods"
-
 func evictionFields() []Field {
 	return []Field{
-		{Path: "evictionHard", Flag: "eviction-hard", Support: Warned,
-			Does: "the thresholds of memory, disk and process IDs: below them the Node has a pressure condition and takes no new Pods, and " +
-				"allocatable is smaller by them. A kubelet without configuration file has none, as upstream's",
-			Limit: notEvicted + "; imagefs and containerfs are on the kubelet's own file system", Limits: hasEvictionOnly},
-		{Path: "evictionSoft", Flag: "eviction-soft", Support: Warned, Does: "thresholds that evict Pods after a grace period", Limit: notEvicted},
-		{Path: "evictionSoftGracePeriod", Flag: "eviction-soft-grace-period", Support: Warned, Does: "the grace periods of evictionSoft", Limit: notEvicted},
+		{Path: "evictionHard", Flag: "eviction-hard", Support: Honoured,
+			Does: "the thresholds SIGNAL<AMOUNT of memory, file systems and process IDs below which the Node has a pressure condition, takes no new Pods and " +
+				"evicts Pods at once; allocatable is smaller by them. A kubelet without configuration file has none, as upstream's"},
+		{Path: "evictionSoft", Flag: "eviction-soft", Support: Honoured,
+			Does: "thresholds like those of evictionHard that evict Pods when they have been met for a grace period"},
+		{Path: "evictionSoftGracePeriod", Flag: "eviction-soft-grace-period", Support: Honoured,
+			Does: "the grace period of each threshold of evictionSoft: SIGNAL=DURATION"},
 		{Path: "evictionPressureTransitionPeriod", Flag: "eviction-pressure-transition-period", Support: Honoured,
 			Does: "how long a pressure condition outlasts its cause"},
-		{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period", Support: Warned,
-			Does: "the longest grace period of a Pod that a soft threshold evicts", Limit: notEvicted},
-		{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim", Support: Warned, Does: "how much an eviction frees at least", Limit: notEvicted},
+		{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period", Support: Honoured,
+			Does: "the longest grace period, in seconds, of a Pod that a soft threshold evicts"},
+		{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim", Support: Honoured,
+			Does: "how much more than its threshold of a resource, SIGNAL=AMOUNT, has to be available before evictions end"},
 		{Path: "mergeDefaultEvictionSettings", Support: Honoured,
 			Does: "adds the default thresholds to those of evictionHard in the configuration file"},
-		{Path: "kernelMemcgNotification", Flag: "kernel-memcg-notification", Support: Warned,
-			Does: "has the kernel notify of memory pressure", Limit: notEvicted},
+		{Path: "kernelMemcgNotification", Flag: "kernel-memcg-notification", Support: Moot,
+			Does: "has the kernel report the use of memory for eviction; this kubelet always has it do so"},
 	}
 }

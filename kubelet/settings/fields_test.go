@@ -68,7 +68,10 @@ func samples() map[string]struct{ needs, text string } {
 		"shutdownGracePeriodCriticalPods": {"shutdownGracePeriod: 30s", "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s"},
 		"systemCgroups":                   {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
 		"systemReservedCgroup":            {"", "systemReservedCgroup: /s"},
-		"mergeDefaultEvictionSettings":    {}, // TestEvictionDefaultsAreMerged of package options
+		"evictionSoft": {"evictionSoftGracePeriod: {memory.available: 1m}",
+			"evictionSoftGracePeriod: {memory.available: 1m}\nevictionSoft: {memory.available: 1Gi}"},
+		"evictionSoftGracePeriod":      {"", "evictionSoftGracePeriod: {memory.available: 1m}"},
+		"mergeDefaultEvictionSettings": {}, // TestEvictionDefaultsAreMerged of package options
 	}
 	for _, line := range strings.Split(strings.TrimSpace(simpleSamples), "\n") {
 		path, value, _ := strings.Cut(line, ": ")
@@ -170,7 +173,10 @@ kubeReserved: {cpu: 100m}
 reservedSystemCPUs: 0-1
 kubeReservedCgroup: /k
 enforceNodeAllocatable: [none]
+evictionHard: {imagefs.available: 50%}
 evictionPressureTransitionPeriod: 30s
+evictionMaxPodGracePeriod: 30
+evictionMinimumReclaim: {nodefs.available: 5%}
 oomScoreAdj: -1
 maxOpenFiles: 100
 protectKernelDefaults: true
@@ -217,12 +223,6 @@ func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
 		"reservedMemory":                            "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]",
 		"topologyManagerPolicy":                     "topologyManagerPolicy: restricted",
 		"topologyManagerPolicyOptions":              "topologyManagerPolicyOptions: {a: b}",
-		"evictionHard":                              "evictionHard: {imagefs.available: 50%}",
-		"evictionSoft":                              "evictionSoft: {memory.available: 1Gi}",
-		"evictionSoftGracePeriod":                   "evictionSoftGracePeriod: {memory.available: 1m}",
-		"evictionMaxPodGracePeriod":                 "evictionMaxPodGracePeriod: 30",
-		"evictionMinimumReclaim":                    "evictionMinimumReclaim: {nodefs.available: 5%}",
-		"kernelMemcgNotification":                   "kernelMemcgNotification: true",
 		"logging.options.text.splitStream":          "logging: {options: {text: {splitStream: true}}}",
 		"logging.options.text.infoBufferSize":       "logging: {options: {text: {infoBufferSize: 1Ki}}}",
 		"logging.options.json.splitStream":          "logging: {options: {json: {splitStream: true}}}",
@@ -243,6 +243,25 @@ func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
 			require.ErrorContains(t, err, f.Name(), path)
 			require.ErrorContains(t, err, f.Limit, path)
 		}
+	}
+}
+
+// TestThresholdsOfContainersAreWarnedAbout configures what the file systems decide.
+func TestThresholdsOfContainersAreWarnedAbout(t *testing.T) {
+	chosen, err := Convert(parse(t, "evictionHard: {containerfs.available: 50%}"))
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(chosen.Warnings, "\n"), "containerfs.available<50%: no effect")
+	for text, want := range map[string]string{
+		"evictionHard: {disk.free: 1Gi}":                                                     "evictionHard disk.free=1Gi: unknown signal",
+		"evictionHard: {memory.available: lots}":                                             "evictionHard memory.available=lots: want an amount",
+		"evictionSoft: {memory.available: 1Gi}":                                              "set evictionSoftGracePeriod of memory.available, too",
+		"evictionSoftGracePeriod: {memory.available: 1}":                                     "want a duration such as 1m30s",
+		"evictionMinimumReclaim: {nodefs.available: 120%}":                                   "want a percentage, 0% to 100%",
+		"evictionMaxPodGracePeriod: -1":                                                      "evictionMaxPodGracePeriod",
+		"evictionHard: {allocatableMemory.available: 100Mi}\nenforceNodeAllocatable: [none]": "the limit of all Pods",
+	} {
+		_, err := Convert(parse(t, text))
+		require.ErrorContains(t, err, want, text)
 	}
 }
 

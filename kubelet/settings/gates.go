@@ -29,7 +29,7 @@ func differentHere() map[string]bool {
 	here := map[string]bool{}
 	for _, name := range []string{
 		"CPUManagerPolicyBetaOptions", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
-		"KubeletPodResourcesListUseActivePods", "KubeletSeparateDiskGC", "ResourceHealthStatus",
+		"KubeletPodResourcesListUseActivePods", "ResourceHealthStatus",
 		"ResourceHealthStatusMessage", "TopologyManagerPolicyBetaOptions", "WindowsGracefulNodeShutdown",
 	} {
 		here[name] = false

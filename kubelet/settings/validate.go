@@ -210,9 +210,7 @@ func (p *problems) resources(c *Configuration) {
 	}
 	p.want(slices.Contains([]string{kubeletconfig.HairpinNone, kubeletconfig.HairpinVeth, kubeletconfig.PromiscuousBridge}, c.HairpinMode),
 		"hairpinMode", c.HairpinMode, "promiscuous-bridge, hairpin-veth or none")
-	if _, err := Thresholds(c.EvictionHard); err != nil {
-		p.errs = append(p.errs, fmt.Errorf("%s: %w", p.names["evictionHard"], err))
-	}
+	p.eviction(c)
 }
 
 func (p *problems) reservations(c *Configuration) {

@@ -1,19 +1,17 @@
 package stats
 
 import (
-	"errors"
-	"io/fs"
+	"context"
 	"path/filepath"
-	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
-)
 
-// blockUnit is the unit of st_blocks, whatever the file system's own block size is.
-const blockUnit = 512
+	"github.com/berth-dev/berth/internal/diskusage"
+	"github.com/berth-dev/berth/kubelet/eviction"
+)
 
 // rootfsStats returns what a container has written, and the file system it is on; nil if the runtime has not measured
 // it.
@@ -39,27 +37,11 @@ func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats
 	if err != nil {
 		return nil
 	}
-	var bytes, inodes uint64
-	err = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := entry.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // rotated meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-			bytes, inodes = bytes+uint64(stat.Blocks)*blockUnit, inodes+1
-		}
-		return nil
-	})
+	used, err := diskusage.Measure(context.Background(), dir, 0)
 	if err != nil {
 		return nil
 	}
-	s.UsedBytes, s.InodesUsed = &bytes, &inodes
+	s.UsedBytes, s.InodesUsed = nonNegative(used.Bytes), nonNegative(used.Inodes)
 	return s
 }
 
@@ -83,7 +65,7 @@ func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsa
 	}
 	local := map[string]bool{}
 	for i := range pod.Spec.Volumes {
-		local[pod.Spec.Volumes[i].Name] = isOnNodeDisk(&pod.Spec.Volumes[i])
+		local[pod.Spec.Volumes[i].Name] = eviction.IsOnNodeDisk(&pod.Spec.Volumes[i])
 	}
 	for i := range s.VolumeStats {
 		if local[s.VolumeStats[i].Name] {
@@ -91,12 +73,4 @@ func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsa
 		}
 	}
 	return total
-}
-
-// isOnNodeDisk reports whether a volume belongs to the Pod alone and is on the disk of the Pods' directories.
-func isOnNodeDisk(v *corev1.Volume) bool {
-	if v.EmptyDir != nil {
-		return v.EmptyDir.Medium == corev1.StorageMediumDefault
-	}
-	return v.ConfigMap != nil || v.GitRepo != nil // Secrets and tokens are in memory
 }

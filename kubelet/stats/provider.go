@@ -17,6 +17,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/volume"
@@ -26,6 +27,8 @@ import (
 type Runtime interface {
 	ListPodSandboxStats(ctx context.Context, in *runtimeapi.ListPodSandboxStatsRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListPodSandboxStatsResponse, error)
+	ListContainerStats(ctx context.Context, in *runtimeapi.ListContainerStatsRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListContainerStatsResponse, error)
 	ListPodSandboxMetrics(ctx context.Context, in *runtimeapi.ListPodSandboxMetricsRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListPodSandboxMetricsResponse, error)
 	ListMetricDescriptors(ctx context.Context, in *runtimeapi.ListMetricDescriptorsRequest, opts ...grpc.CallOption,
@@ -37,6 +40,8 @@ type Runtime interface {
 // Volumes measures a Pod's volumes, by name.
 type Volumes interface {
 	Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error)
+	// LocalUsage measures what those on the node's own disk occupy.
+	LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error)
 }
 
 // Cgroups finds the directories of cgroups. *cm.Manager implements it.

@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/kubelet/stats"
 	"github.com/berth-dev/berth/volume"
 )
@@ -54,6 +55,10 @@ type volumes struct{}
 
 func (volumes) Stats(context.Context, types.UID) (map[string]volume.Stats, error) {
 	return map[string]volume.Stats{"data": {Capacity: 100, Used: 40}}, nil
+}
+
+func (volumes) LocalUsage(context.Context, types.UID) (map[string]diskusage.Usage, error) {
+	return map[string]diskusage.Usage{"cache": {Bytes: 7, Inodes: 2}}, nil
 }
 
 func provider(t *testing.T, runtime *runtime, clock *clocktesting.FakeClock) (*stats.Provider, string) {

@@ -69,7 +69,7 @@ func (f *completeRuntime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRe
 	}, nil
 }
 
-type twoVolumes struct{}
+type twoVolumes struct{ volumes }
 
 func (twoVolumes) Stats(context.Context, types.UID) (map[string]volume.Stats, error) {
 	return map[string]volume.Stats{

@@ -28,6 +28,8 @@ type Failure struct {
 	Detail string
 	// Final, if set, has more of the status of the ended Pod.
 	Final *Final
+	// Discard says that the ended Pod's containers are removed at once, with what they have written.
+	Discard bool
 }
 
 // Final is the phase of an ended Pod, Succeeded or Failed, and conditions that are added to its status.

@@ -6,6 +6,5 @@
 // finds on disk, so it does the same for a Pod that ends and for one that an earlier process left. The state from before
 // a crash is not read back: setting up a volume that is set up already succeeds and changes nothing (see volume.Plugin).
 //
-// The sub-packages have one topic each: devices keeps track of what is attached and staged, expand expands volumes, and
-// sizelimit measures emptyDirs.
+// The sub-packages have one topic each: devices keeps track of what is attached and staged, and expand expands volumes.
 package volumemanager

@@ -47,7 +47,6 @@ const waitTimeout = time.Minute
 // fixture is a volume manager with real mounts and a fake API server. The clock stands still unless the test moves it, so
 // whatever happens without that happens because of an event.
 type fixture struct {
-	overLimit       chan string // calls of OnSizeLimitExceeded
 	overAttachLimit chan string // calls of OnLimitExceeded, by driver
 	*volumemanager.Manager
 	t             testing.TB
@@ -121,7 +120,6 @@ func newFixtureAt(t testing.TB, root string) *fixture {
 func (f *fixture) start() {
 	f.t.Helper()
 	f.timeline = timeline.New(f.clock, 0)
-	f.overLimit = make(chan string, 100)
 	f.overAttachLimit = make(chan string, 100)
 	f.events = record.NewFakeRecorder(100)
 	var err error
@@ -141,8 +139,7 @@ func (f *fixture) start() {
 		volumemanager.Deps{
 			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
 			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
-			OnSizeLimitExceeded: func(uid types.UID, message string) { f.overLimit <- string(uid) + ": " + message },
-			Observe:             f.durations.Observe, SELinux: f.seLinux,
+			Observe: f.durations.Observe, SELinux: f.seLinux,
 		}, volumemanager.Config{RootDir: f.root, NodeName: "here", SELinuxMount: f.seLinuxMount})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))

@@ -19,7 +19,6 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager/devices"
 	"github.com/berth-dev/berth/kubelet/volumemanager/expand"
-	"github.com/berth-dev/berth/kubelet/volumemanager/sizelimit"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/blockpin"
@@ -90,9 +89,6 @@ type Deps struct {
 	// Claims reports changes of claims. If it is nil, a volume that waits for its claim reads it each second, and each
 	// minute the volumes of claims are checked for a larger size.
 	Claims ClaimSource
-	// OnSizeLimitExceeded, if not nil, is called for a Pod with an emptyDir that is larger than its sizeLimit, so that the
-	// Pod is evicted. It must not block. It is called again until the volume is unmounted.
-	OnSizeLimitExceeded func(uid types.UID, message string)
 	// Observe, if not nil, gets the duration of each attempt of an operation on a volume, with the plugin's qualified
 	// name and the operation's name in metrics (see operationexecutor.Durations). It must not block.
 	Observe func(plugin, operation string, took time.Duration, err error)
@@ -119,9 +115,6 @@ func (d *Deps) complete() error {
 		return errors.New("volumemanager: Deps.Objects is required")
 	case d.Tokens == nil:
 		return errors.New("volumemanager: Deps.Tokens is required")
-	}
-	if d.OnSizeLimitExceeded == nil {
-		d.OnSizeLimitExceeded = func(types.UID, string) {}
 	}
 	if d.Observe == nil {
 		d.Observe = func(string, string, time.Duration, error) {}
@@ -178,7 +171,6 @@ type Manager struct {
 	pinner       *blockpin.Pinner
 	devices      *devices.Table
 	expander     *expand.Expander
-	sizeLimits   *sizelimit.Watcher
 	seLinux      *seLinux
 	ready        chan struct{} // closed when RootDir is prepared
 	rootMu       sync.Mutex    // held while the mount on RootDir is created or removed; taken before mu
@@ -210,9 +202,6 @@ func New(deps Deps, config Config) (*Manager, error) {
 	m.expander = expand.New(expand.Deps{
 		Client: deps.Client, Recorder: deps.Recorder, Timeline: deps.Timeline, Clock: deps.Clock, Logger: deps.Logger,
 	}, config.NodeName)
-	m.sizeLimits = sizelimit.New(sizelimit.Deps{
-		List: m.limitedVolumes, OnExceeded: deps.OnSizeLimitExceeded, Clock: deps.Clock, Logger: deps.Logger,
-	})
 	return m, nil
 }
 
@@ -240,7 +229,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.warnIfMemoryMaySwap()
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, loop := range []func(context.Context){m.devices.Start, m.sizeLimits.Start, m.resyncLoop, m.expandLoop} {
+	for _, loop := range []func(context.Context){m.devices.Start, m.resyncLoop, m.expandLoop} {
 		group.Go(func() { loop(ctx) })
 	}
 	m.refreshLoop(ctx)
@@ -333,19 +322,4 @@ func (m *Manager) Retry() {
 	for _, state := range m.pods {
 		state.retry.Notify()
 	}
-}
-
-// limitedVolumes lists the mounted volumes that have a size limit.
-func (m *Manager) limitedVolumes() []sizelimit.Volume {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var volumes []sizelimit.Volume
-	for uid, state := range m.pods {
-		for _, mounted := range state.mounted {
-			if limited, ok := sizelimit.LimitOf(uid, mounted.Spec, mounted.Path); ok {
-				volumes = append(volumes, limited)
-			}
-		}
-	}
-	return volumes
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/kubelet/volumemanager/expand"
-	"github.com/berth-dev/berth/kubelet/volumemanager/sizelimit"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
@@ -226,9 +225,6 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	state.mounted[v.Name] = mounted
 	if failed != nil || m.needsResync(ctx, mounted) {
 		m.toResync.add(state.uid)
-	}
-	if _, ok := sizelimit.LimitOf(state.uid, mounted.Spec, mounted.Path); ok {
-		m.sizeLimits.VolumeAdded()
 	}
 	delete(state.lastEvents, v.Name)
 	return nil

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/diskusage"
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -38,6 +40,30 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// LocalUsage returns what the Pod's volumes on the node's own disk occupy, by their names in the Pod. A volume that is being
+// removed may be missing.
+func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
+	dirs := map[string]string{}
+	m.mu.Lock()
+	if state, ok := m.pods[uid]; ok {
+		for name, mounted := range state.mounted {
+			if v := mounted.Spec.Volume; mounted.Spec.PV == nil && v != nil && eviction.IsOnNodeDisk(v) {
+				dirs[name] = mounted.Path
+			}
+		}
+	}
+	m.mu.Unlock()
+	all := make(map[string]diskusage.Usage, len(dirs))
+	for name, dir := range dirs {
+		used, err := diskusage.Measure(ctx, dir, 0)
+		if err != nil {
+			return all, fmt.Errorf("volume %q of pod %s: %w", name, uid, err)
+		}
+		all[name] = used
+	}
+	return all, nil
 }
 
 // volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.

@@ -1,0 +1,101 @@
+package stats
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/berth-dev/berth/internal/diskusage"
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/eviction"
+	"github.com/berth-dev/berth/kubelet/eviction/localstorage"
+)
+
+// Usage returns what the running Pods use of memory and process IDs and, with disk, of the node's own disks. Volumes that are
+// elsewhere are not measured, because their servers may not respond.
+func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error) {
+	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list Pod statistics of container runtime: %w", err)
+	}
+	known := map[types.UID]*corev1.Pod{}
+	for _, pod := range p.deps.Pods() {
+		known[pod.UID] = pod
+	}
+	out := eviction.Usage{}
+	for _, sandbox := range resp.Stats {
+		uid := sandbox.GetAttributes().GetMetadata().GetUid()
+		pod := known[types.UID(uid)]
+		if pod == nil {
+			continue
+		}
+		s := p.podStats(sandbox, pod, !disk)
+		if process := sandbox.GetLinux().GetProcess(); process != nil {
+			s.ProcessStats = &statsapi.ProcessStats{ProcessCount: optionalUint(process.ProcessCount)}
+		}
+		if disk && p.deps.Volumes != nil {
+			if s.VolumeStats, err = p.localVolumes(ctx, pod); err != nil {
+				return out, err
+			}
+		}
+		out[uid] = &s
+	}
+	return out, nil
+}
+
+// LocalStorage returns what a Pod occupies of the node's disks; without containers only its volumes.
+func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers bool) (localstorage.Usage, error) {
+	out := localstorage.Usage{Volumes: map[string]int64{}, Layers: map[string]int64{}, Logs: map[string]int64{}}
+	volumes, err := p.deps.Volumes.LocalUsage(ctx, pod.UID)
+	if err != nil {
+		return out, err
+	}
+	for name, used := range volumes {
+		out.Volumes[name] = used.Bytes
+	}
+	if !containers {
+		return out, nil
+	}
+	resp, err := p.deps.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
+		LabelSelector: map[string]string{container.PodUIDLabel: string(pod.UID)},
+	}})
+	if err != nil {
+		return out, fmt.Errorf("list container statistics of container runtime: %w", err)
+	}
+	for _, one := range resp.Stats {
+		out.Layers[one.GetAttributes().GetMetadata().GetName()] += int64(one.GetWritableLayer().GetUsedBytes().GetValue())
+	}
+	for c := range podutil.Containers(&pod.Spec) {
+		used, err := diskusage.Measure(ctx, filepath.Join(p.deps.LogDir(pod), c.Name), 0)
+		if err != nil {
+			return out, err
+		}
+		out.Logs[c.Name] = used.Bytes
+	}
+	return out, nil
+}
+
+// localVolumes measures the volumes of a Pod that are on the node's own disk.
+func (p *Provider) localVolumes(ctx context.Context, pod *corev1.Pod) ([]statsapi.VolumeStats, error) {
+	used, err := p.deps.Volumes.LocalUsage(ctx, pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	now := metav1.NewTime(p.deps.Clock.Now())
+	var out []statsapi.VolumeStats
+	for i := range pod.Spec.Volumes {
+		if one, ok := used[pod.Spec.Volumes[i].Name]; ok {
+			out = append(out, statsapi.VolumeStats{Name: pod.Spec.Volumes[i].Name, FsStats: statsapi.FsStats{
+				Time: now, UsedBytes: nonNegative(one.Bytes), InodesUsed: nonNegative(one.Inodes),
+			}})
+		}
+	}
+	return out, nil
+}

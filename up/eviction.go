@@ -1,0 +1,44 @@
+package up
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/kubelet/eviction"
+)
+
+// evictionConfig returns the settings of eviction. The thresholds of Kubernetes are a tenth of a disk and more, which is for the
+// disks of servers; here EnoughFreeBytes are enough, whatever the size of the disk.
+func (c *Cluster) evictionConfig() eviction.Config {
+	if c.Eviction.Hard != nil {
+		return c.Eviction
+	}
+	config := c.Eviction.WithDefaults()
+	size, err := diskSize(c.DataDir)
+	if err != nil {
+		c.logger.Warn("failed to measure the disk for eviction; using the thresholds of Kubernetes", "error", err)
+		return config
+	}
+	limitDiskThresholds(config.Hard, size)
+	return config
+}
+
+// limitDiskThresholds replaces default thresholds that are more than EnoughFreeBytes of a disk of that size.
+func limitDiskThresholds(hard map[string]string, size int64) {
+	for signal, percent := range map[eviction.Signal]int64{eviction.NodeFsAvailable: 10, eviction.ImageFsAvailable: 15} {
+		if size/100*percent > EnoughFreeBytes {
+			hard[string(signal)] = resource.NewQuantity(EnoughFreeBytes, resource.BinarySI).String()
+		}
+	}
+}
+
+// diskSize returns the size of the file system that the directory is on.
+func diskSize(dir string) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(fs.Blocks) * fs.Bsize, nil
+}

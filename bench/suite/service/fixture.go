@@ -23,6 +23,7 @@ const (
 	nodeName  = "bench"
 	otherNode = "elsewhere" // of the Pods that the benchmark makes Ready itself
 	namespace = "default"
+	heartbeat = 10 * time.Second // of otherNode
 	port      = 80
 
 	firstName = "kubernetes." + namespace + suffix // the Service that each cluster has
@@ -125,14 +126,46 @@ func (f *fixture) createNode(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create node: %w", err)
 	}
-	// A patch, because the cluster's controllers write to the Node as well.
+	if err := f.reportNode(ctx, node.Name); err != nil {
+		return err
+	}
+	f.keepNode(ctx, node.Name)
+	return nil
+}
+
+// keepNode reports the Node ready until the fixture is closed: otherwise its Pods would be no longer Ready after a while.
+func (f *fixture) keepNode(ctx context.Context, name string) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		beats := time.NewTicker(heartbeat)
+		defer beats.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-beats.C:
+				_ = f.reportNode(ctx, name) // the next one repairs it
+			}
+		}
+	}()
+	f.closeLater(func() error {
+		cancel()
+		<-ended
+		return nil
+	})
+}
+
+// reportNode sets the Node's condition Ready. It is a patch, because the cluster's controllers write to the Node as well.
+func (f *fixture) reportNode(ctx context.Context, name string) error {
 	status, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(), Reason: "Benchmark",
 	}}}})
 	if err != nil {
 		return fmt.Errorf("make node ready: %w", err)
 	}
-	if _, err := f.client.CoreV1().Nodes().PatchStatus(ctx, node.Name, status); err != nil {
+	if _, err := f.client.CoreV1().Nodes().PatchStatus(ctx, name, status); err != nil {
 		return fmt.Errorf("make node ready: %w", err)
 	}
 	return nil

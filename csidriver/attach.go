@@ -108,7 +108,8 @@ func (d *Driver) countAttached() (int64, error) {
 	for _, v := range volumes {
 		device, err := d.loops.find(d.store.image(v.id))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return 0, err
+			d.store.logUnreadable(v.id, err)
+			count++ // it may be attached
 		}
 		if device != nil {
 			count++

@@ -37,7 +37,9 @@ func (d *Driver) CreateVolume(
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
-			err = sameVolume(it, req.GetCapacityRange(), source)
+			if err = d.store.adopt(it, req.GetName(), source); err == nil {
+				err = sameVolume(it, req.GetCapacityRange(), source)
+			}
 		case errors.Is(err, errNotFound):
 			it, err = d.create(ctx, id, req, source, minSize)
 		}

@@ -54,7 +54,7 @@ func New(deps Deps, config Config) (*Driver, error) {
 	return &Driver{
 		config: config, logger: logger, mounter: mounts.Syscalls{}, inflight: newInflight(),
 		loops: &loops{devices: loopdev.New()},
-		store: &store{root: config.Root, thin: config.Thin},
+		store: &store{root: config.Root, thin: config.Thin, logger: logger},
 	}, nil
 }
 

@@ -30,8 +30,8 @@ func (d *Driver) ListVolumes(
 	resp := &csi.ListVolumesResponse{NextToken: next}
 	for _, it := range items {
 		nodes, err := d.publishedNodes(it.id)
-		if err != nil {
-			return nil, grpcError(err)
+		if err != nil { // calls for this volume return the error
+			d.store.logUnreadable(it.id, err)
 		}
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{
 			Volume: d.describe(it),

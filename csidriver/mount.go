@@ -136,15 +136,16 @@ func (d *Driver) thaw() error {
 	}
 	for _, v := range volumes {
 		device, err := d.loops.findAny(d.store.image(v.id))
-		if err != nil {
-			return err
-		}
-		if device == nil {
+		if err == nil && device == nil {
 			continue
 		}
-		filesystem, _, err := device.mounts()
+		var filesystem []*mountinfo.Info
+		if err == nil {
+			filesystem, _, err = device.mounts()
+		}
 		if err != nil {
-			return err
+			d.logger.Error("failed to check whether a volume was left frozen", "volume", v.id, "error", err)
+			continue
 		}
 		if len(filesystem) > 0 {
 			d.thawVolume(v.id, device, filesystem)

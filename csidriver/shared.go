@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // publishedName is the file in a shared volume's directory that records the node to which it is published.
@@ -27,7 +28,8 @@ type publication struct {
 
 // publication returns where the volume is published, nil if nowhere.
 func (s *store) publication(id string) (*publication, error) {
-	data, err := os.ReadFile(filepath.Join(s.dir(id), publishedName))
+	path := filepath.Join(s.dir(id), publishedName)
+	data, err := statefile.Read(path, metadataLimit)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -35,8 +37,11 @@ func (s *store) publication(id string) (*publication, error) {
 		return nil, fmt.Errorf("read where %q is published: %w", id, err)
 	}
 	p := &publication{}
-	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("decode where %q is published: %w", id, err)
+	if err = json.Unmarshal(data, p); err == nil && p.Node == "" {
+		err = errors.New("it names no node")
+	}
+	if err != nil { // to ignore it could attach the volume to two nodes, which destroys its data
+		return nil, fmt.Errorf("decode where %q is published: %w: delete %s once no node has the volume mounted", id, err, path)
 	}
 	return p, nil
 }
@@ -120,8 +125,10 @@ func (d *Driver) countPublished(node string) (int64, error) {
 	var count int64
 	for _, v := range volumes {
 		p, err := d.store.publication(v.id)
-		if err != nil {
-			return 0, err
+		if err != nil { // it may be published there
+			d.store.logUnreadable(v.id, err)
+			count++
+			continue
 		}
 		if p != nil && p.Node == node {
 			count++

@@ -40,7 +40,9 @@ func (d *Driver) CreateSnapshot(
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
-			err = sameSnapshot(it, source)
+			if err = d.store.adopt(it, req.GetName(), source); err == nil {
+				err = sameSnapshot(it, source)
+			}
 		case errors.Is(err, errNotFound):
 			it, err = d.snapshot(ctx, id, req.GetName(), source)
 		}

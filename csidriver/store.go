@@ -3,9 +3,9 @@ package csidriver
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,6 +42,8 @@ type metadata struct {
 	Source string `json:"source,omitempty"`
 	// Created is when the image was complete.
 	Created time.Time `json:"created"`
+	// Rebuilt says that the record was lost, and that only Created is known, until the volume is requested by its name again.
+	Rebuilt bool `json:"rebuilt,omitempty"`
 }
 
 // item is a volume or a snapshot on disk.
@@ -56,8 +58,14 @@ type item struct {
 
 // store manages the images below its root. It changes an item only for a caller that holds the item's id (see inflight).
 type store struct {
-	root string
-	thin bool
+	root   string
+	thin   bool
+	logger *slog.Logger
+
+	// repairing is held while a damaged record is rebuilt.
+	repairing sync.Mutex
+	// unreadable has the errors of items that were logged, by id.
+	unreadable sync.Map
 
 	// mu guards reserved: bytes reserved for images that are being created or expanded, which do not count yet.
 	mu       sync.Mutex
@@ -113,9 +121,8 @@ func (s *store) open() (unlock func(), err error) {
 	for _, entry := range left {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(s.tmp(), entry.Name())))
 	}
-	if err != nil {
-		root.Close()
-		return nil, fmt.Errorf("remove unfinished images: %w", err)
+	if err != nil { // they only use disk space; the next start tries again
+		s.logger.Error("failed to remove unfinished images", "dir", s.tmp(), "error", err)
 	}
 	return func() { root.Close() }, nil
 }
@@ -125,17 +132,11 @@ func (s *store) get(id string) (*item, error) {
 	if !idPattern.MatchString(id) {
 		return nil, fmt.Errorf("%q %w", id, errNotFound)
 	}
-	data, err := os.ReadFile(filepath.Join(s.dir(id), metadataName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%q %w", id, errNotFound)
-	}
+	meta, err := s.metadata(id)
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", id, err)
+		return nil, err
 	}
-	it := &item{id: id}
-	if err := json.Unmarshal(data, &it.metadata); err != nil {
-		return nil, fmt.Errorf("read %q: decode %s: %w", id, metadataName, err)
-	}
+	it := &item{metadata: meta, id: id}
 	var stat unix.Stat_t
 	err = unix.Stat(s.image(id), &stat)
 	if errors.Is(err, unix.ENOENT) {
@@ -144,11 +145,15 @@ func (s *store) get(id string) (*item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", id, &os.PathError{Op: "stat", Path: s.image(id), Err: err})
 	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("read %q: %s is not a regular file: restore it from a backup", id, s.image(id))
+	}
 	it.size, it.allocated = stat.Size, stat.Blocks*512
 	return it, nil
 }
 
-// list returns all items below dir (volumes or snapshots), sorted by id.
+// list returns all items below dir (volumes or snapshots), sorted by id. It leaves out an item that cannot be read, so that it
+// does not affect the others, and logs that once.
 func (s *store) list(dir string) ([]*item, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -161,7 +166,8 @@ func (s *store) list(dir string) ([]*item, error) {
 			continue // removed meanwhile, or not ours
 		}
 		if err != nil {
-			return nil, err
+			s.logUnreadable(entry.Name(), err)
+			continue
 		}
 		items = append(items, it)
 	}
@@ -195,11 +201,7 @@ func (s *store) make(id string, m metadata, fill func(image *os.File) error) err
 	if err = errors.Join(err, image.Close()); err != nil {
 		return fmt.Errorf("create image of %q: %w", id, err)
 	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("encode %s of %q: %w", metadataName, id, err)
-	}
-	if err := atomicfile.Write(filepath.Join(dir, metadataName), data, 0o600); err != nil {
+	if err := writeMetadata(dir, m); err != nil {
 		return fmt.Errorf("create %q: %w", id, err)
 	}
 	if err := os.Rename(dir, s.dir(id)); err != nil {

@@ -14,10 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/fswatch"
 )
 
 const (
@@ -97,10 +99,7 @@ func NewFile(deps FileDeps, config FileConfig) (*File, error) {
 
 // Start watches the path until ctx ends. A path that does not exist has no Pods.
 func (f *File) Start(ctx context.Context) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch static Pods at %q: %w", f.config.Path, err)
-	}
+	watcher := fswatch.New(f.deps.Logger, "static Pods in "+f.config.Path)
 	defer watcher.Close()
 	ticker := f.deps.Clock.NewTicker(f.config.Period)
 	defer ticker.Stop()
@@ -115,7 +114,10 @@ func (f *File) Start(ctx context.Context) error {
 }
 
 // watch watches the path, and the nearest existing directory above it, for when the path is created or removed.
-func (f *File) watch(watcher *fsnotify.Watcher) {
+func (f *File) watch(watcher *fswatch.Watcher) {
+	if !watcher.Works() {
+		return
+	}
 	above := filepath.Dir(f.config.Path)
 	for {
 		if err := watcher.Add(above); err == nil || above == filepath.Dir(above) {
@@ -131,19 +133,19 @@ func (f *File) watch(watcher *fsnotify.Watcher) {
 }
 
 // wait returns when there may be something new, or false when ctx has ended.
-func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan time.Time) bool {
+func (f *File) wait(ctx context.Context, watcher *fswatch.Watcher, tick <-chan time.Time) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case event := <-watcher.Events:
+		case event := <-watcher.Events():
 			if !f.isRelevant(event.Name) {
 				continue
 			}
 			f.noteRemoval(event)
 			f.drainEvents(watcher)
 			return true
-		case err := <-watcher.Errors:
+		case err := <-watcher.Errors():
 			f.deps.Logger.Warn("lost events of static Pods; reading all of them", "path", f.config.Path, "error", err)
 			return true // the queue overflowed
 		case <-tick:
@@ -153,10 +155,10 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 }
 
 // drainEvents drops the events that are already there: one read serves all of them.
-func (f *File) drainEvents(watcher *fsnotify.Watcher) {
+func (f *File) drainEvents(watcher *fswatch.Watcher) {
 	for {
 		select {
-		case event := <-watcher.Events:
+		case event := <-watcher.Events():
 			f.noteRemoval(event)
 		default:
 			return

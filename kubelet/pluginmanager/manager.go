@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/fswatch"
 	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
@@ -24,6 +24,8 @@ const (
 	maxBackoff     = 2 * time.Minute
 	// rescanInterval is how often the directory is scanned without an event: inotify events may be lost.
 	rescanInterval = 5 * time.Minute
+	// unwatchedInterval is how often it is scanned while a part of it cannot be watched or read.
+	unwatchedInterval = 10 * time.Second
 )
 
 // Plugin is what a plugin reports about itself.
@@ -75,6 +77,7 @@ type Manager struct {
 	mu         sync.Mutex               // guards all below
 	sockets    map[string]identity      // sockets that exist, by path
 	registered map[string]*registration // what was registered, by path
+	missed     string                   // why the last scan was not complete; the scanning goroutine's own
 }
 
 // identity distinguishes a socket from one that replaces it.
@@ -116,10 +119,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := os.MkdirAll(m.config.Dir, 0o750); err != nil {
 		return fmt.Errorf("create plugin directory: %w", err)
 	}
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch plugin directory: %w", err)
-	}
+	watcher := fswatch.New(m.deps.Logger, "plugins in "+m.config.Dir)
 	defer func() { _ = watcher.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.exec.Wait()
@@ -131,9 +131,9 @@ func (m *Manager) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case event := <-watcher.Events:
+		case event := <-watcher.Events():
 			m.deps.Logger.Debug("plugin directory changed", "event", event.String())
-		case err := <-watcher.Errors: // an overflow: the scan finds what the lost events reported
+		case err := <-watcher.Errors(): // an overflow: the scan finds what the lost events reported
 			m.deps.Logger.Warn("failed to watch plugin directory", "error", err)
 		case <-m.wake.C():
 		case <-timer.C():
@@ -145,13 +145,22 @@ func (m *Manager) Start(ctx context.Context) error {
 
 // reconcileAll compares the existing sockets with the registered ones, starts the operations that are needed, and
 // returns the time until the next scan.
-func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) time.Duration {
-	found, err := listSockets(m.config.Dir, watcher)
-	if err != nil {
-		m.deps.Logger.Warn("failed to scan plugin directory", "error", err)
-		return maxBackoff
+func (m *Manager) reconcileAll(ctx context.Context, watcher *fswatch.Watcher) time.Duration {
+	found, missed := listSockets(m.config.Dir, watcher)
+	next := rescanInterval
+	if missed != nil { // what was found is registered all the same
+		next = unwatchedInterval
+		m.logMissed(missed)
 	}
 	m.mu.Lock()
+	for path, known := range m.sockets {
+		if _, ok := found[path]; ok || missed == nil {
+			continue
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) { // its directory cannot be read
+			found[path] = known
+		}
+	}
 	m.sockets = found
 	paths := slices.Collect(maps.Keys(found))
 	for path := range m.registered {
@@ -161,7 +170,6 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) t
 	}
 	paths = slices.DeleteFunc(paths, func(path string) bool { return m.isReconciled(path) })
 	m.mu.Unlock()
-	next := rescanInterval
 	for _, path := range paths {
 		key := keyed.Key{Object: path}
 		// Failures of one socket must not delay another that replaces it, or its removal.
@@ -182,6 +190,15 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) t
 		}
 	}
 	return next
+}
+
+// logMissed logs why a scan may have missed sockets, or their events; once as long as the reason stays the same.
+func (m *Manager) logMissed(reason error) {
+	if text := reason.Error(); text != m.missed {
+		m.missed = text
+		m.deps.Logger.Warn("cannot watch or read all of the plugin directory; scanning it periodically", "error", reason,
+			"period", unwatchedInterval)
+	}
 }
 
 // isReconciled reports whether the socket needs no operation. The caller holds mu.

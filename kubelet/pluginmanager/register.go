@@ -12,12 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/internal/fswatch"
 	"github.com/berth-dev/berth/internal/unixsock"
 )
 
@@ -32,15 +32,16 @@ const (
 )
 
 // listSockets returns the sockets in dir and below, and watches all directories. Watching a directory twice does no
-// harm.
-func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
-	found := make(map[string]identity)
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+// harm. missed says which directories could not be read or watched; the sockets of the others are found.
+func listSockets(dir string, watcher *fswatch.Watcher) (found map[string]identity, missed error) {
+	found = make(map[string]identity)
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil // removed meanwhile
 		}
 		if err != nil {
-			return err
+			missed = errors.Join(missed, fmt.Errorf("read %q: %w", path, err))
+			return nil // of a directory: it has no entries
 		}
 		if path != dir && strings.HasPrefix(entry.Name(), ".") {
 			if entry.IsDir() {
@@ -51,7 +52,7 @@ func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, er
 		if entry.IsDir() {
 			// Before reading its entries, so that none is missed.
 			if err := watcher.Add(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("watch %q: %w", path, err)
+				missed = errors.Join(missed, fmt.Errorf("watch %q: %w", path, err))
 			}
 			return nil
 		}
@@ -68,10 +69,7 @@ func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, er
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("walk %q: %w", dir, err)
-	}
-	return found, nil
+	return found, missed
 }
 
 // register performs the handshake with the plugin of a socket and stores the result. A plugin that is rejected is

@@ -111,7 +111,7 @@ func New(deps Deps, config Config) (*Helper, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	h := &Helper{config: config, deps: deps, users: userns.New(filepath.Join(config.RootDir, "pods"), config.IDsPerPod)}
+	h := &Helper{config: config, deps: deps, users: userns.New(filepath.Join(config.RootDir, "pods"), config.IDsPerPod, deps.Logger)}
 	h.rebuild(false)
 	return h, nil
 }

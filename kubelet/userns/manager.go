@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 const (
@@ -23,14 +25,14 @@ const (
 	maxID     = 1 << 31
 	fileName  = "userns"
 	fileLimit = 64 << 10
-	// remedy says how to fix an invalid record.
-	remedy = "delete the Pod and, when its containers are gone, the file"
 )
 
 // Manager allocates blocks of ids to Pods. It is safe for concurrent use.
 type Manager struct {
 	podsDir string // contains one directory per Pod, named by its UID
 	size    uint32 // number of IDs of a Pod
+	logger  *slog.Logger
+	procDir string // /proc, from which lost records are rebuilt
 
 	mu     sync.Mutex           // guards all below
 	blocks map[uint32]types.UID // nil until the records were read
@@ -38,8 +40,8 @@ type Manager struct {
 }
 
 // New returns a Manager of the Pods whose directories are in podsDir. Each gets idsPerPod IDs, a multiple of 65536; 65536 if zero.
-func New(podsDir string, idsPerPod int64) *Manager {
-	return &Manager{podsDir: podsDir, size: uint32(cmp.Or(idsPerPod, blockSize))}
+func New(podsDir string, idsPerPod int64, logger *slog.Logger) *Manager {
+	return &Manager{podsDir: podsDir, size: uint32(cmp.Or(idsPerPod, blockSize)), logger: logger, procDir: "/proc"}
 }
 
 // record is the content of the file.
@@ -90,6 +92,11 @@ func (m *Manager) Release(uid types.UID) error {
 	if block, ok := m.pods[uid]; ok {
 		delete(m.pods, uid)
 		delete(m.blocks, block)
+		for other, its := range m.pods { // damaged records can have given two Pods the same block
+			if its == block {
+				m.blocks[block] = other
+			}
+		}
 	}
 	return nil
 }
@@ -98,8 +105,8 @@ func (m *Manager) file(uid types.UID) string {
 	return filepath.Join(m.podsDir, string(uid), fileName)
 }
 
-// load reads the records of earlier processes, once. An invalid record is an error: the Pod's processes may run with
-// any ids.
+// load reads the records of earlier processes, once. A damaged record is set aside, and rebuilt from the Pod's processes:
+// a Pod without any gets a new block. Blocks that unknown processes use stay reserved.
 func (m *Manager) load() error {
 	if m.blocks != nil {
 		return nil
@@ -108,48 +115,49 @@ func (m *Manager) load() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read user namespaces of pods: %w", err)
 	}
-	blocks, pods := map[uint32]types.UID{}, map[types.UID]uint32{}
+	m.blocks, m.pods = map[uint32]types.UID{}, map[types.UID]uint32{}
+	var lost []types.UID
 	for _, entry := range entries {
+		if !entry.IsDir() {
+			continue
+		}
 		uid := types.UID(entry.Name())
 		block, found, err := m.read(uid)
 		if err != nil {
-			return err
+			statefile.SetAside(m.logger, m.file(uid), err, "the user namespace of Pod "+string(uid)+" is read from its processes")
+			lost = append(lost, uid)
+			continue
 		}
 		if !found {
 			continue
 		}
-		if other := blocks[block]; other != "" {
-			return fmt.Errorf("read user namespaces: Pods %s and %s have the same ids", other, uid)
+		if other := m.blocks[block]; other != "" {
+			m.logger.Error("two Pods have the same ids: delete one of them", "pod", uid, "other", other, "firstID", block*m.size)
 		}
-		blocks[block], pods[uid] = uid, block
+		m.blocks[block], m.pods[uid] = uid, block
 	}
-	m.blocks, m.pods = blocks, pods
+	if len(lost) > 0 {
+		m.rebuild(lost)
+	}
 	return nil
 }
 
 // read reads one Pod's record.
 func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
-	path := m.file(uid)
-	info, err := os.Lstat(path)
+	data, err := statefile.Read(m.file(uid), fileLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, false, nil
 	}
-	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
-		return 0, false, fmt.Errorf("read user namespace of Pod %s: %q is not a valid record (%w): "+remedy, uid, path,
-			errors.Join(err, fs.ErrInvalid))
-	}
-	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, false, fmt.Errorf("read user namespace of Pod %s: %w", uid, err)
 	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: %w: "+remedy, uid, path, err)
+		return 0, false, fmt.Errorf("read user namespace of Pod %s: %w", uid, err)
 	}
 	if len(r.UIDs) != 1 || len(r.GIDs) != 1 || r.UIDs[0] != r.GIDs[0] || r.UIDs[0].ContainerID != 0 ||
 		r.UIDs[0].Length != m.size || r.UIDs[0].HostID%m.size != 0 || r.UIDs[0].HostID == 0 {
-		return 0, false, fmt.Errorf("read user namespace of Pod %s from %q: not one block of %d ids: "+remedy, uid, path,
-			m.size)
+		return 0, false, fmt.Errorf("read user namespace of Pod %s: not one block of %d ids", uid, m.size)
 	}
 	return r.UIDs[0].HostID / m.size, true, nil
 }

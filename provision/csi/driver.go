@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/fswatch"
 )
 
 // errWrongDriver is the error for a driver with another name.
@@ -110,10 +112,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch socket of driver %q: %w", d.config.Name, err)
-	}
+	watcher := fswatch.New(d.logger, "socket of the driver "+d.config.Name)
 	defer watcher.Close()
 	if err := watcher.Add(filepath.Dir(d.config.Socket)); err != nil {
 		d.logger.Warn("cannot watch the directory of the driver's socket; trying to connect periodically", "error", err)
@@ -137,11 +136,11 @@ func (d *driver) start(ctx context.Context) (err error) {
 			if errors.Is(err, errWrongDriver) {
 				return err
 			}
-		case event := <-watcher.Events:
+		case event := <-watcher.Events():
 			if event.Name == d.config.Socket && event.Has(fsnotify.Create) {
 				conn.ResetConnectBackoff()
 			}
-		case err := <-watcher.Errors:
+		case err := <-watcher.Errors():
 			d.logger.Warn("failed to watch the driver's socket", "error", err)
 		}
 	}

@@ -1,0 +1,157 @@
+// Package statefile reads small state files without trust in what is at their path, and sets damaged ones aside: the file
+// stays under a name that says so, so that nothing is lost and its owner can start again without it.
+package statefile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
+)
+
+// suffix is the end of the name of a file that was set aside; "-2" and so on follow it if there are several.
+const suffix = ".damaged"
+
+// maxAside bounds how many copies of one file are kept. Beyond it the file stays where it is.
+const maxAside = 99
+
+var asidePattern = regexp.MustCompile(regexp.QuoteMeta(suffix) + `(-[0-9]+)?$`)
+
+// ErrDamaged says that the path has something else than a state file: a directory, a symbolic link, or too much.
+var ErrDamaged = errors.New("not a state file")
+
+// Read returns the content of the regular file at path, of at most limit bytes. It follows no symbolic link at path and
+// does not block on a FIFO. The error wraps fs.ErrNotExist if nothing is at path, and ErrDamaged if it has another type or
+// is larger.
+func Read(path string, limit int64) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a symbolic link, a socket
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %q is not a regular file (%s)", ErrDamaged, path, info.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%w: %q has more than %d bytes", ErrDamaged, path, limit)
+	}
+	return data, nil
+}
+
+// SetAside renames what is at path, whatever it is, and logs that once with the cause and with what follows from it. It
+// returns the new path; empty if the rename failed, which it logs, too. A path at which nothing is any more is fine.
+func SetAside(logger *slog.Logger, path string, cause error, consequence string) string {
+	aside, err := rename(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return ""
+	case err != nil:
+		logger.Error("state file is damaged and cannot be set aside", "file", path, "error", cause, "reason", err,
+			"consequence", consequence)
+		return ""
+	}
+	logger.Error("set aside a damaged state file", "file", path, "aside", aside, "error", cause, "consequence", consequence,
+		"remedy", "restore the file from a backup and restart, or delete the one set aside")
+	return aside
+}
+
+func rename(path string) (string, error) {
+	for n := 1; n <= maxAside; n++ {
+		aside := path + suffix
+		if n > 1 {
+			aside += "-" + strconv.Itoa(n)
+		}
+		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EINVAL) { // the file system does not know the flag
+			if _, statErr := os.Lstat(aside); statErr == nil {
+				continue
+			}
+			err = os.Rename(path, aside)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("rename %q: %w", path, err)
+		}
+		// The name only has to be durable before the file's successor is, which is in the same directory.
+		if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
+			return aside, nil
+		}
+		return aside, nil
+	}
+	return "", fmt.Errorf("rename %q: there are %d damaged ones already", path, maxAside)
+}
+
+// IsAside reports whether a file of this name was set aside.
+func IsAside(name string) bool { return asidePattern.MatchString(name) }
+
+// Asides returns the names of what was set aside of the file at path.
+func Asides(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, entry := range entries {
+		at := asidePattern.FindStringIndex(entry.Name())
+		if at != nil && entry.Name()[:at[0]] == filepath.Base(path) {
+			found = append(found, filepath.Join(filepath.Dir(path), entry.Name()))
+		}
+	}
+	return found, nil
+}
+
+// Find returns what was set aside below root. It stays on root's file system and does not enter directories for which
+// skip returns true. What cannot be read it leaves out.
+func Find(root string, skip func(path string) bool) []string {
+	var device uint64
+	var found []string
+	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return fs.SkipDir // unreadable
+		}
+		if IsAside(entry.Name()) {
+			found = append(found, path)
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !entry.IsDir() {
+			return nil
+		}
+		var stat unix.Stat_t
+		if err := unix.Lstat(path, &stat); err != nil {
+			return fs.SkipDir
+		}
+		if path == root {
+			device = stat.Dev
+		}
+		if stat.Dev != device || path != root && skip != nil && skip(path) {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return found
+}

@@ -199,6 +199,9 @@ func Args(c *config.Config) []string {
 	if c.FeatureGates != "" { // the components of this process share the gates
 		args = append(args, "--feature-gates="+c.FeatureGates)
 	}
+	if _, err := os.Stat(file(pki.ServiceAccountFormer + ".pub")); err == nil {
+		args = append(args, "--service-account-key-file="+file(pki.ServiceAccountFormer+".pub"))
+	}
 	if advertise := c.Advertise(); advertise != "" {
 		return append(args, "--advertise-address="+advertise)
 	}

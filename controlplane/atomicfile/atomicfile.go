@@ -6,9 +6,14 @@ package atomicfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // tempMark is part of the name of every file that is still being written.
@@ -16,6 +21,7 @@ const tempMark = ".berth-tmp-"
 
 // Write replaces path with data, mode 0600: a temporary file beside it is
 // written, synced and renamed, and the directory synced. The directory must exist.
+// A directory at path is set aside.
 func Write(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	temp, err := os.CreateTemp(dir, filepath.Base(path)+tempMark+"*") // mode 0600
@@ -36,11 +42,82 @@ func Write(path string, data []byte) (err error) {
 	if err = temp.Close(); err != nil {
 		return err
 	}
-	if err = os.Rename(temp.Name(), path); err != nil {
+	err = os.Rename(temp.Name(), path)
+	if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.IsDir() {
+		if _, err = aside(path); err == nil { // a file cannot replace a directory
+			err = os.Rename(temp.Name(), path)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return syncDir(dir)
 }
+
+// maxAside bounds how many copies of one file are kept.
+const maxAside = 99
+
+// SetAside renames what is at path, whatever it is, to a name beside it that
+// says that it is damaged, and logs that with the cause and with what follows
+// from it. It replaces nothing. A path at which nothing is is fine.
+func SetAside(path string, cause error, consequence string) {
+	kept, err := aside(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case kept == "":
+		klog.ErrorS(cause, "A state file is damaged and cannot be set aside", "file", path, "reason", err,
+			"consequence", consequence)
+	default:
+		klog.ErrorS(cause, "Set aside a damaged state file", "file", path, "aside", kept, "consequence", consequence,
+			"remedy", "restore the file from a backup and restart, or delete the one set aside")
+	}
+}
+
+// aside renames path to the first free name of path.damaged, path.damaged-2, and so on.
+func aside(path string) (string, error) {
+	for n := 1; n <= maxAside; n++ {
+		kept := path + ".damaged"
+		if n > 1 {
+			kept += "-" + strconv.Itoa(n)
+		}
+		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EINVAL) { // the file system does not know the flag
+			if _, statErr := os.Lstat(kept); statErr == nil {
+				continue
+			}
+			err = os.Rename(path, kept)
+		}
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("set aside %q: %w", path, err)
+		}
+		return kept, syncDir(filepath.Dir(path))
+	}
+	return "", fmt.Errorf("set aside %q: there are %d damaged ones already", path, maxAside)
+}
+
+// Read returns the content of a regular file of at most a mebibyte. It follows
+// no symbolic link at path and does not block on a FIFO.
+func Read(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxSize {
+		return nil, fmt.Errorf("%q is not a regular file of at most %d bytes", path, maxSize)
+	}
+	return io.ReadAll(io.LimitReader(file, maxSize))
+}
+
+// maxSize is the largest size of a file that Read reads.
+const maxSize = 1 << 20
 
 // Dir creates path and its parents if missing and sets the mode of path to 0700.
 func Dir(path string) error {

@@ -3,6 +3,7 @@ package atomicfile_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,12 +30,19 @@ func TestWriteReplacesWholeAndPrivate(t *testing.T) {
 
 func TestFailedWriteLeavesNothingAndNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "taken")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700)) // a file cannot replace a directory
+	path := filepath.Join(dir, strings.Repeat("y", 300))
 	require.ErrorContains(t, atomicfile.Write(path, []byte("x")), path)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 1)
+	require.Empty(t, entries)
+}
+
+func TestWriteSetsADirectoryAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700))
+	require.NoError(t, atomicfile.Write(path, []byte("x")))
+	require.DirExists(t, filepath.Join(path+".damaged", "child"))
 }
 
 func TestCleanRemovesOnlyPartlyWrittenFiles(t *testing.T) {

@@ -42,6 +42,9 @@ func Acquire(dir string) (*Lock, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, lockFile)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		atomicfile.SetAside(path, errors.New("not a regular file"), "the lock file is created again")
+	}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory %q: %w", dir, err)
@@ -69,20 +72,20 @@ func (l *Lock) Release() error {
 // own. It must be called under the lock, before anything reads the data.
 func CheckVersion(dir string, own Versions) error {
 	path := filepath.Join(dir, versionFile)
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path)
+	var have Versions
+	if err == nil {
+		if err = json.Unmarshal(data, &have); err == nil {
+			err = have.check()
+		}
+	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
-		return fmt.Errorf("read version of data directory: %w", err)
+	case err != nil: // etcd refuses its own data if it is newer
+		atomicfile.SetAside(path, err, "the data is taken to be of this version")
+	case have == own:
+		return nil
 	default:
-		var have Versions
-		if err := json.Unmarshal(data, &have); err != nil {
-			return fmt.Errorf("read version of data directory %q: %w: restore the file, or remove it if the data "+
-				"is not newer than this program", path, err)
-		}
-		if have == own {
-			return nil
-		}
 		if err := own.canOpen(have); err != nil {
 			return fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir",
 				dir, err)
@@ -93,6 +96,19 @@ func CheckVersion(dir string, own Versions) error {
 		return fmt.Errorf("encode version of data directory: %w", err)
 	}
 	return atomicfile.Write(path, append(data, '\n'))
+}
+
+// check returns an error if the versions are none that Acquire has written.
+func (v Versions) check() error {
+	if v.Format < 1 {
+		return fmt.Errorf("format %d", v.Format)
+	}
+	for _, text := range []string{v.Kubernetes, v.Etcd} {
+		if _, err := utilversion.ParseGeneric(text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (v Versions) canOpen(have Versions) error {

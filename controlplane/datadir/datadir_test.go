@@ -41,8 +41,9 @@ func TestCheckVersion(t *testing.T) {
 		{"newer Kubernetes", `{"format":2,"kubernetes":"1.37","etcd":"3.6.8"}`, "Kubernetes 1.37"},
 		{"newer etcd", `{"format":2,"kubernetes":"1.36","etcd":"3.7.0"}`, "etcd 3.7.0"},
 		{"newer major etcd", `{"format":2,"kubernetes":"1.36","etcd":"4.0.0"}`, "etcd 4.0.0"},
-		{"not a version", `{"format":2,"kubernetes":"new","etcd":"3.6.8"}`, "Kubernetes"},
-		{"damaged", `{"form`, "controlplane.json"},
+		{"not a version", `{"format":2,"kubernetes":"new","etcd":"3.6.8"}`, ""},
+		{"damaged", `{"form`, ""},
+		{"foreign", `{"a":1}`, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -40,6 +40,9 @@ func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now 
 	if isCurrent(path, server, authority, id, now) {
 		return nil
 	}
+	if err := checkReadable(path); err != nil {
+		atomicfile.SetAside(path, err, "the kubeconfig is made again")
+	}
 	cert, key, err := authority.Issue(id, now)
 	if err != nil {
 		return fmt.Errorf("create kubeconfig %q: %w", path, err)
@@ -61,8 +64,25 @@ func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now 
 	return atomicfile.Write(path, data)
 }
 
+// checkReadable returns an error if path exists and is no kubeconfig.
+func checkReadable(path string) error {
+	data, err := atomicfile.Read(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return err
+	}
+	_, _, err = currentContext(config)
+	return err
+}
+
 func isCurrent(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) bool {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path)
 	if err != nil {
 		return false
 	}

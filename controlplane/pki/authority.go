@@ -136,6 +136,9 @@ func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
 	if !cert.IsCA {
 		return nil, errors.New("the certificate is not an authority's")
 	}
+	if err := cert.CheckSignatureFrom(cert); err != nil {
+		return nil, fmt.Errorf("the certificate is damaged: %w", err)
+	}
 	if now.After(cert.NotAfter) {
 		return nil, fmt.Errorf("the certificate ended at %s", cert.NotAfter.Format(time.RFC3339))
 	}
@@ -187,18 +190,26 @@ func parseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
+func parseCertificate(certPEM []byte) (*x509.Certificate, error) {
+	block, rest := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("the certificate is not one PEM block CERTIFICATE")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parse certificate: %w", err)
+	}
+	return cert, nil
+}
+
 func parsePair(certPEM, keyPEM []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := parseKey(keyPEM)
 	if err != nil {
 		return nil, nil, err
 	}
-	block, rest := pem.Decode(certPEM)
-	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, nil, errors.New("the certificate is not one PEM block CERTIFICATE")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	cert, err := parseCertificate(certPEM)
 	if err != nil {
-		return nil, nil, fmt.Errorf("parse certificate: %w", err)
+		return nil, nil, err
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, nil, errors.New("certificate and key do not belong together")

@@ -29,6 +29,8 @@ const (
 	APIServerKubeletClient = "apiserver-kubelet-client"
 	KubeletServer          = "kubelet-server"
 	ServiceAccount         = "sa"
+	// ServiceAccountFormer is a public key, if the private key was lost once.
+	ServiceAccountFormer = "sa-former"
 )
 
 // Spec has the names and addresses of the serving certificates.
@@ -118,31 +120,32 @@ func parseIPs(texts []string) []net.IP {
 	return ips
 }
 
-// ensureAuthority loads an authority, completes a partly written one, or creates it.
+// ensureAuthority loads an authority, or creates what of it is missing or
+// damaged. A certificate is made again from its key, and all that was signed with
+// the key stays valid. A lost key cannot be made again: the authority is a new one.
 func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, error) {
 	certPath, keyPath := paths(dir, name)
-	certPEM, certErr := os.ReadFile(certPath)
-	keyPEM, keyErr := os.ReadFile(keyPath)
-	if err := errors.Join(unlessMissing(certErr), unlessMissing(keyErr)); err != nil {
-		return nil, fmt.Errorf("read authority %q: %w", name, err)
-	}
-	if certErr == nil {
-		if keyErr != nil {
-			return nil, fmt.Errorf("authority %q is incomplete: %w: %s", name, keyErr, remedy(dir))
-		}
+	certPEM, certErr := atomicfile.Read(certPath)
+	keyPEM, keyErr := atomicfile.Read(keyPath)
+	if certErr == nil && keyErr == nil {
 		authority, err := loadAuthority(certPEM, keyPEM, now)
-		if err != nil {
-			return nil, fmt.Errorf("authority %q in %q is not usable: %w: %s", name, certPath, err, remedy(dir))
+		if err == nil {
+			return authority, nil
 		}
-		return authority, nil
+		certErr = err
 	}
-	// No certificate: nothing has trusted this authority yet, so a key that an
-	// interrupted first start left may be used or replaced.
 	key, err := parseKey(keyPEM)
-	if err != nil {
+	if err = errors.Join(unlessMissing(keyErr), err); err != nil {
+		atomicfile.SetAside(keyPath, err, "the authority is a new one: copies of kubeconfigs and other nodes' certificates no longer work")
 		if key, err = newKeyFile(keyPath); err != nil {
 			return nil, err
 		}
+	}
+	if !errors.Is(certErr, os.ErrNotExist) {
+		if certErr == nil {
+			certErr = errors.New("its key is lost")
+		}
+		atomicfile.SetAside(certPath, certErr, "the certificate is made again")
 	}
 	authority, err := newAuthority(commonName, key, now)
 	if err != nil {
@@ -154,16 +157,19 @@ func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, e
 // ensureLeaf makes the file NAME.crt hold a certificate for id, followed by chain.
 func ensureLeaf(dir, name string, signer *Authority, chain []byte, id Identity, now time.Time) error {
 	certPath, keyPath := paths(dir, name)
-	certPEM, certErr := os.ReadFile(certPath)
-	keyPEM, keyErr := os.ReadFile(keyPath)
-	if err := errors.Join(unlessMissing(certErr), unlessMissing(keyErr)); err != nil {
-		return fmt.Errorf("read certificate %q: %w", name, err)
-	}
+	certPEM, certErr := atomicfile.Read(certPath)
+	keyPEM, keyErr := atomicfile.Read(keyPath)
 	if certErr == nil && keyErr == nil {
 		leaf, chained := bytes.CutSuffix(certPEM, chain)
 		if chained && signer.Check(leaf, keyPEM, id, now) == nil {
 			return nil
 		}
+	}
+	if _, err := parseKey(keyPEM); unlessMissing(keyErr) != nil || keyErr == nil && err != nil {
+		atomicfile.SetAside(keyPath, errors.Join(keyErr, err), "a new pair is made")
+	}
+	if _, err := parseCertificate(bytes.TrimSuffix(certPEM, chain)); unlessMissing(certErr) != nil || certErr == nil && err != nil {
+		atomicfile.SetAside(certPath, errors.Join(certErr, err), "a new pair is made")
 	}
 	certPEM, keyPEM, err := signer.Issue(id, now)
 	if err != nil {
@@ -176,24 +182,30 @@ func ensureLeaf(dir, name string, signer *Authority, chain []byte, id Identity, 
 }
 
 // ensureServiceAccountKeys maintains the key that signs service-account tokens. The
-// public key is derived, so it is repaired; a damaged private key is not, because
-// every token in use would become invalid without notice.
+// public key is derived, so it is repaired. When the private key is lost, tokens
+// in use stay valid: the API server also verifies with the former public key.
 func ensureServiceAccountKeys(dir string) error {
 	keyPath := filepath.Join(dir, ServiceAccount+".key")
 	pubPath := filepath.Join(dir, ServiceAccount+".pub")
-	keyPEM, err := os.ReadFile(keyPath)
-	var key *ecdsa.PrivateKey
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	formerPath := filepath.Join(dir, ServiceAccountFormer+".pub")
+	have, pubErr := atomicfile.Read(pubPath)
+	if pubErr == nil && !isPublicKey(have) {
+		pubErr = errors.New("not a public key")
+	}
+	if unlessMissing(pubErr) != nil {
+		atomicfile.SetAside(pubPath, pubErr, "the public key is made again from the private one")
+	}
+	if former, err := atomicfile.Read(formerPath); unlessMissing(err) != nil || err == nil && !isPublicKey(former) {
+		atomicfile.SetAside(formerPath, errors.Join(err, errors.New("not a public key")), "tokens that the former key signed are invalid")
+	}
+	keyPEM, keyErr := atomicfile.Read(keyPath)
+	key, err := parseKey(keyPEM)
+	if err = errors.Join(unlessMissing(keyErr), err); err != nil {
+		if keyErr == nil || unlessMissing(keyErr) != nil {
+			atomicfile.SetAside(keyPath, err, "tokens are signed by a new key; those in use stay valid until they expire")
+		}
 		if key, err = newKeyFile(keyPath); err != nil {
 			return err
-		}
-	case err != nil:
-		return fmt.Errorf("read service-account key: %w", err)
-	default:
-		if key, err = parseKey(keyPEM); err != nil {
-			return fmt.Errorf("service-account key %q is not usable: %w: restore it, or remove it to make every token invalid",
-				keyPath, err)
 		}
 	}
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
@@ -201,10 +213,25 @@ func ensureServiceAccountKeys(dir string) error {
 		return fmt.Errorf("encode service-account key: %w", err)
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	if have, err := os.ReadFile(pubPath); err == nil && string(have) == string(public) {
+	switch {
+	case pubErr == nil && string(have) == string(public):
 		return nil
+	case pubErr == nil: // the private key is another one
+		if err := atomicfile.Write(formerPath, have); err != nil {
+			return err
+		}
 	}
 	return atomicfile.Write(pubPath, public)
+}
+
+// isPublicKey reports whether the text is a public key in PEM.
+func isPublicKey(text []byte) bool {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return false
+	}
+	_, err := x509.ParsePKIXPublicKey(block.Bytes)
+	return err == nil
 }
 
 func newKeyFile(path string) (*ecdsa.PrivateKey, error) {
@@ -221,11 +248,6 @@ func newKeyFile(path string) (*ecdsa.PrivateKey, error) {
 
 func paths(dir, name string) (certPath, keyPath string) {
 	return filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
-}
-
-func remedy(dir string) string {
-	return fmt.Sprintf("restore it from a backup, or remove the directory %q to create new certificates "+
-		"(copies of its kubeconfigs and tokens in use then stop working)", dir)
 }
 
 func unlessMissing(err error) error {

@@ -196,36 +196,80 @@ func TestSwappedKeysAreNoticed(t *testing.T) {
 	require.ElementsMatch(t, []string{"apiserver.crt", "apiserver.key"}, changed(before, snapshot(t, dir)))
 }
 
-func TestDamagedAuthorityIsReportedNotReplaced(t *testing.T) {
-	tests := []struct {
-		name   string
-		damage func(t *testing.T, dir string)
-		now    time.Time
-		want   string
-	}{
-		{"key lost", remove("ca.key"), start, "incomplete"},
-		{"key damaged", overwrite("ca.key", "nonsense"), start, "not usable"},
-		{"certificate damaged", overwrite("ca.crt", "nonsense"), start, "not usable"},
-		{"ended", func(*testing.T, string) {}, start.AddDate(11, 0, 0), "ended"},
+// TestDamageIsRepairedAndKept damages each file in every way.
+func TestDamageIsRepairedAndKept(t *testing.T) {
+	ways := map[string]func(t *testing.T, path string){
+		"missing": func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) },
+		"empty":   func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 0)) },
+		"half": func(t *testing.T, path string) {
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			require.NoError(t, os.Truncate(path, info.Size()/2))
+		},
+		"one bit": func(t *testing.T, path string) {
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			data[len(data)/2] ^= 1
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+		},
+		"foreign": func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("nonsense"), 0o600)) },
+		"huge":    func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 1<<40)) },
+		"directory": func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700))
+		},
+		"link": func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Symlink("/nonexistent/file", path))
+		},
+		"no permission": func(t *testing.T, path string) { require.NoError(t, os.Chmod(path, 0)) },
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := ensured(t)
-			tt.damage(t, dir)
-			before := snapshot(t, dir)
-			_, err := pki.Ensure(dir, spec, tt.now)
-			require.ErrorContains(t, err, tt.want)
-			require.ErrorContains(t, err, dir, "the remedy names the directory")
-			require.Empty(t, changed(before, snapshot(t, dir)))
-		})
+	files, err := os.ReadDir(ensured(t))
+	require.NoError(t, err)
+	for _, file := range files {
+		for way, damage := range ways {
+			t.Run(file.Name()+"/"+way, func(t *testing.T) {
+				dir := ensured(t)
+				path := filepath.Join(dir, file.Name())
+				old, err := os.ReadFile(path)
+				require.NoError(t, err)
+				damage(t, path)
+				_, err = pki.Ensure(dir, spec, start)
+				require.NoError(t, err)
+				_, err = pki.Ensure(dir, spec, start)
+				require.NoError(t, err)
+				now, err := os.ReadFile(path)
+				require.NoError(t, err)
+				if file.Name() == "sa.key" && string(now) != string(old) {
+					require.FileExists(t, filepath.Join(dir, "sa-former.pub"), "tokens in use stay valid")
+				}
+				if way != "missing" && string(now) != string(old) && way != "one bit" {
+					_, err := os.Lstat(path + ".damaged")
+					require.NoError(t, err, "what was found is kept")
+				}
+			})
+		}
 	}
 }
 
-func TestDamagedServiceAccountKeyIsReported(t *testing.T) {
-	dir := ensured(t)
-	overwrite("sa.key", "")(t, dir)
-	_, err := pki.Ensure(dir, spec, start)
-	require.ErrorContains(t, err, "sa.key")
+// TestAuthorityIsMadeAgainFromItsKey proves that what the authority has signed stays valid when its certificate is lost or ended.
+func TestAuthorityIsMadeAgainFromItsKey(t *testing.T) {
+	for name, damage := range map[string]func(*testing.T, string){
+		"damaged": overwrite("ca.crt", "nonsense"), "lost": remove("ca.crt"), "ended": func(*testing.T, string) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := ensured(t)
+			leaf := certificate(t, dir, pki.KubeletServer)
+			damage(t, dir)
+			now := start
+			if name == "ended" {
+				now = start.AddDate(11, 0, 0)
+			}
+			_, err := pki.Ensure(dir, spec, now)
+			require.NoError(t, err)
+			require.NoError(t, leaf.CheckSignatureFrom(certificate(t, dir, pki.CA)))
+		})
+	}
 }
 
 func TestHalfWrittenFilesAreRemoved(t *testing.T) {

@@ -8,14 +8,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // tempMark is part of the name of every file that is still being written.
 const tempMark = ".berth-tmp-"
 
 // Write replaces the file durably: once it returns, the new content outlives a crash of the machine. The directory must
-// exist. A crash during Write may leave a temporary file in the directory, which Clean removes.
+// exist. A directory at path is set aside. A crash during Write may leave a temporary file in the directory, which Clean removes.
 func Write(path string, data []byte, perm fs.FileMode) error {
 	if err := write(path, data, perm, (*os.File).Sync); err != nil {
 		return err
@@ -58,6 +62,49 @@ func Clean(dir string) error {
 	return nil
 }
 
+// asideSuffix is the end of the name of what SetAside renamed; "-2" and so on follow it if there are several.
+const asideSuffix = ".damaged"
+
+// maxAside bounds how many copies of one file are kept.
+const maxAside = 99
+
+var asidePattern = regexp.MustCompile(regexp.QuoteMeta(asideSuffix) + `(-[0-9]+)?$`)
+
+// SetAside renames what is at path, whatever it is, to a name beside it that says that it is damaged, and returns that. It
+// never replaces anything.
+func SetAside(path string) (string, error) {
+	for n := 1; n <= maxAside; n++ {
+		aside := path + asideSuffix
+		if n > 1 {
+			aside += "-" + strconv.Itoa(n)
+		}
+		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EINVAL) { // the file system does not know the flag
+			if _, statErr := os.Lstat(aside); statErr == nil {
+				continue
+			}
+			err = os.Rename(path, aside)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("set aside %s: %w", path, err)
+		}
+		return aside, SyncDir(filepath.Dir(path))
+	}
+	return "", fmt.Errorf("set aside %s: there are %d damaged ones already", path, maxAside)
+}
+
+// AsideOf returns the name of the file that SetAside renamed to name, false if name is not one that it chooses.
+func AsideOf(name string) (original string, ok bool) {
+	at := asidePattern.FindStringIndex(name)
+	if at == nil || at[0] == 0 {
+		return "", false
+	}
+	return name[:at[0]], true
+}
+
 func write(path string, data []byte, perm fs.FileMode, sync func(*os.File) error) error {
 	// The leading dot hides it from programs that read every file of a directory; its mode is 0600 at first.
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+tempMark)
@@ -73,6 +120,11 @@ func write(path string, data []byte, perm fs.FileMode, sync func(*os.File) error
 	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(file.Name(), path)
+		if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.IsDir() {
+			if _, err = SetAside(path); err == nil { // a file cannot replace a directory
+				err = os.Rename(file.Name(), path)
+			}
+		}
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(file.Name()))

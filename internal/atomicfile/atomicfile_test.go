@@ -3,6 +3,7 @@ package atomicfile_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,12 +27,28 @@ func TestWriteReplacesTheFileAndItsMode(t *testing.T) {
 
 func TestFailedWriteLeavesNothingAndNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "taken")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700)) // a file cannot replace a directory
+	path := filepath.Join(dir, "x"+strings.Repeat("y", 300))
 	require.ErrorContains(t, atomicfile.Write(path, nil, 0o600), "write "+path)
 	absent := filepath.Join(dir, "no", "such")
 	require.ErrorContains(t, atomicfile.Write(absent, nil, 0o600), "write "+absent)
-	requireEntries(t, dir, "taken")
+	requireEntries(t, dir)
+}
+
+func TestWriteSetsADirectoryAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	for range 2 {
+		require.NoError(t, os.RemoveAll(path))
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700))
+		require.NoError(t, atomicfile.Write(path, []byte("new"), 0o600))
+	}
+	requireEntries(t, dir, "file", "file.damaged", "file.damaged-2")
+	require.DirExists(t, filepath.Join(path+".damaged", "child"))
+	name, ok := atomicfile.AsideOf("file.damaged-2")
+	require.True(t, ok)
+	require.Equal(t, "file", name)
+	_, ok = atomicfile.AsideOf("file")
+	require.False(t, ok)
 }
 
 func TestCleanRemovesPartlyWrittenFilesOnly(t *testing.T) {

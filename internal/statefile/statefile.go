@@ -10,21 +10,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
-
-// suffix is the end of the name of a file that was set aside; "-2" and so on follow it if there are several.
-const suffix = ".damaged"
-
-// maxAside bounds how many copies of one file are kept. Beyond it the file stays where it is.
-const maxAside = 99
-
-var asidePattern = regexp.MustCompile(regexp.QuoteMeta(suffix) + `(-[0-9]+)?$`)
 
 // ErrDamaged says that the path has something else than a state file: a directory, a symbolic link, or too much.
 var ErrDamaged = errors.New("not a state file")
@@ -61,11 +51,11 @@ func Read(path string, limit int64) ([]byte, error) {
 // SetAside renames what is at path, whatever it is, and logs that once with the cause and with what follows from it. It
 // returns the new path; empty if the rename failed, which it logs, too. A path at which nothing is any more is fine.
 func SetAside(logger *slog.Logger, path string, cause error, consequence string) string {
-	aside, err := rename(path)
+	aside, err := atomicfile.SetAside(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ""
-	case err != nil:
+	case aside == "":
 		logger.Error("state file is damaged and cannot be set aside", "file", path, "error", cause, "reason", err,
 			"consequence", consequence)
 		return ""
@@ -75,38 +65,13 @@ func SetAside(logger *slog.Logger, path string, cause error, consequence string)
 	return aside
 }
 
-func rename(path string) (string, error) {
-	for n := 1; n <= maxAside; n++ {
-		aside := path + suffix
-		if n > 1 {
-			aside += "-" + strconv.Itoa(n)
-		}
-		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EINVAL) { // the file system does not know the flag
-			if _, statErr := os.Lstat(aside); statErr == nil {
-				continue
-			}
-			err = os.Rename(path, aside)
-		}
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err != nil {
-			return "", fmt.Errorf("rename %q: %w", path, err)
-		}
-		// The name only has to be durable before the file's successor is, which is in the same directory.
-		if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
-			return aside, nil
-		}
-		return aside, nil
-	}
-	return "", fmt.Errorf("rename %q: there are %d damaged ones already", path, maxAside)
+// IsAside reports whether a file of this name was set aside.
+func IsAside(name string) bool {
+	_, ok := atomicfile.AsideOf(name)
+	return ok
 }
 
-// IsAside reports whether a file of this name was set aside.
-func IsAside(name string) bool { return asidePattern.MatchString(name) }
-
-// Asides returns the names of what was set aside of the file at path.
+// Asides returns the paths of what was set aside of the file at path.
 func Asides(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -114,8 +79,7 @@ func Asides(path string) ([]string, error) {
 	}
 	var found []string
 	for _, entry := range entries {
-		at := asidePattern.FindStringIndex(entry.Name())
-		if at != nil && entry.Name()[:at[0]] == filepath.Base(path) {
+		if name, ok := atomicfile.AsideOf(entry.Name()); ok && name == filepath.Base(path) {
 			found = append(found, filepath.Join(filepath.Dir(path), entry.Name()))
 		}
 	}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/dump"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // maxFileSize is the largest size of a checkpoint: some hundred bytes a container.
@@ -45,17 +45,10 @@ func checksum(data string) uint64 {
 
 // readCheckpoint reads a file. One that does not exist has no Pods.
 func readCheckpoint(path string) (map[types.UID]Resources, error) {
-	info, err := os.Stat(path)
+	content, err := statefile.Read(path, maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return nil, fmt.Errorf("not a regular file of at most %d bytes", maxFileSize)
-	}
-	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -65,8 +66,7 @@ func openCheckpoint(path string, logger *slog.Logger) checkpointState {
 	l := checkpointState{path: path, pods: map[types.UID]Resources{}, encoded: map[types.UID]json.RawMessage{}}
 	held, err := readCheckpoint(path)
 	if err != nil {
-		logger.Warn("failed to read a checkpoint of resources; using statuses and the runtime instead",
-			"file", path, "error", err)
+		statefile.SetAside(logger, path, err, "the resources of Pods are read from their statuses and from the runtime")
 	}
 	for uid, resources := range held {
 		l.put(uid, resources)

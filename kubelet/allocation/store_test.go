@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/allocation"
 )
 
@@ -131,20 +132,26 @@ func TestFileThatIsWrongIsDiscarded(t *testing.T) {
 				require.Nil(t, s.Allocated(sized("1")))
 				s.Allocate(sized("500m"))
 			})
-			require.Contains(t, logger, "failed to read a checkpoint")
+			require.Contains(t, logger, "set aside a damaged state file")
 			require.Contains(t, logger, path)
 			got, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, upstreamFile, string(got), "the file is valid again")
+			kept, err := os.ReadFile(path + ".damaged")
+			require.NoError(t, err)
+			require.Equal(t, content, string(kept))
 		})
 	}
-	dir := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(dir, allocation.AllocatedFile), 0o700))
-	logger := run(t, dir, func(s *allocation.Store) {
-		s.Allocate(sized("1"))
-		require.NotNil(t, s.Allocated(sized("1")), "it is known although the write failed")
+	corrupt.Each(t, func(t *testing.T) string {
+		path := filepath.Join(t.TempDir(), allocation.AllocatedFile)
+		require.NoError(t, os.WriteFile(path, []byte(upstreamFile), 0o600))
+		return path
+	}, func(t *testing.T, way, path string) {
+		run(t, filepath.Dir(path), func(s *allocation.Store) { s.Allocate(sized("500m")) })
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, upstreamFile, string(got), "the file is valid again")
 	})
-	require.Contains(t, logger, "failed to write a checkpoint")
 }
 
 func TestRetainAndForget(t *testing.T) {

@@ -78,7 +78,7 @@ func (p *Plugin) prepareMap(ctx context.Context, dir string, b *publishCall, pv,
 			return false, fmt.Errorf("create directory of volume %q: %w", pv, err)
 		}
 	}
-	if _, err := saveData(data, p.dataOf(b.source, b.attached)); err != nil {
+	if _, err := p.saveData(data, p.dataOf(b.source, b.attached)); err != nil {
 		return false, err
 	}
 	if before, err = blockpin.Symlink(target, dir); err != nil {

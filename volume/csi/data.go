@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
+	"github.com/berth-dev/berth/volume/mounts"
 )
 
 // dataFile is the file that records a stage or publish call for later processes.
@@ -22,6 +24,9 @@ const (
 	lifecyclePersistent = "Persistent"
 	lifecycleEphemeral  = "Ephemeral"
 )
+
+// dataLimit is the largest size of a data file, in bytes.
+const dataLimit = 1 << 20
 
 // errNoData means that there is no readable data file.
 var errNoData = errors.New("no volume data")
@@ -56,8 +61,8 @@ func (p *Plugin) dataOf(s *source, attach bool) *volumeData {
 }
 
 // saveData writes the data file into dir, which must exist. It reports whether there was a readable one before, which
-// is kept if it has the same content. A crash leaves the old file or the new one.
-func saveData(dir string, data *volumeData) (before bool, err error) {
+// is kept if it has the same content. A damaged one is set aside. A crash leaves the old file or the new one.
+func (p *Plugin) saveData(dir string, data *volumeData) (before bool, err error) {
 	old, err := loadData(dir)
 	switch {
 	case err == nil && *old == *data:
@@ -66,6 +71,8 @@ func saveData(dir string, data *volumeData) (before bool, err error) {
 		before = true
 	case !errors.Is(err, errNoData):
 		return false, err
+	case err != errNoData: // else there is none
+		statefile.SetAside(p.deps.Logger, filepath.Join(dir, dataFile), err, "the file is written again")
 	}
 	raw, err := json.Marshal(data)
 	if err != nil {
@@ -79,9 +86,12 @@ func saveData(dir string, data *volumeData) (before bool, err error) {
 
 // loadData reads the data file in dir. For a missing or unreadable one it returns an error that wraps errNoData.
 func loadData(dir string) (*volumeData, error) {
-	raw, err := os.ReadFile(filepath.Join(dir, dataFile))
+	raw, err := statefile.Read(filepath.Join(dir, dataFile), dataLimit)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errNoData
+	}
+	if errors.Is(err, statefile.ErrDamaged) {
+		return nil, fmt.Errorf("read volume data: %w: %w", errNoData, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read volume data: %w", err)
@@ -101,8 +111,17 @@ func removeData(dir string) error {
 	if err := atomicfile.Clean(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove volume data: %w", err)
 	}
+	asides, err := statefile.Asides(filepath.Join(dir, dataFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove volume data: %w", err)
+	}
+	for _, aside := range asides { // the volume is no longer in use
+		if err := mounts.RemoveTree(aside); err != nil {
+			return fmt.Errorf("remove damaged volume data: %w", err)
+		}
+	}
 	for _, name := range []string{oldTemporaryFile, dataFile} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := mounts.RemoveTree(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove volume data: %w", err)
 		}
 	}

@@ -29,7 +29,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	data := p.dataOf(b.source, b.attached)
 	data.SELinuxMountContext = req.SELinuxLabel
-	before, err := saveData(req.Dir, data)
+	before, err := p.saveData(req.Dir, data)
 	if err != nil {
 		return volume.Mount{}, err
 	}

@@ -79,7 +79,7 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("create staging directory of volume %q: %w", s.name, err)
 	}
-	before, err := saveData(dir, data)
+	before, err := p.saveData(dir, data)
 	if err != nil || !driver.stages() {
 		return err
 	}
@@ -226,11 +226,13 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 	for _, file := range files {
 		data, err := loadData(filepath.Dir(file))
 		if errors.Is(err, errNoData) {
-			p.deps.Logger.Warn("ignoring an unreadable data file of a staged volume", "file", file, "error", err)
+			p.deps.Logger.Error("data file of a staged volume is damaged; the volume is staged again when a Pod needs it",
+				"file", file, "error", err, "remedy", "none is needed: the file is written again")
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err != nil { // it may be readable later
+			p.deps.Logger.Error("cannot read the data file of a staged volume; the others are not affected", "file", file, "error", err)
+			continue
 		}
 		if filepath.Dir(file) != p.deviceDir(data.DriverName, data.VolumeHandle) {
 			continue

@@ -17,6 +17,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 const (
@@ -69,8 +70,9 @@ func (m *Manager) load() error {
 	for _, name := range records {
 		record, err := m.readRecord(name)
 		if err != nil {
-			m.deps.Logger.Warn("image pull record unreadable; Pods have to pull the image again",
-				"error", err)
+			// It stays in place, because an image without a record could be used by every Pod.
+			m.deps.Logger.Error("image pull record is damaged; Pods have to pull the image again", "error", err,
+				"remedy", "none is needed: the next pull replaces the record, and keeps the damaged one beside it")
 		}
 		m.records[name] = record
 	}
@@ -92,7 +94,7 @@ func (m *Manager) listFiles(kind string) ([]string, error) {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
 				m.deps.Logger.Warn("failed to remove partly written image pull record", "error", err)
 			}
-		case strings.HasPrefix(name, filePrefix):
+		case strings.HasPrefix(name, filePrefix) && !statefile.IsAside(name):
 			names = append(names, name)
 		}
 	}
@@ -101,11 +103,7 @@ func (m *Manager) listFiles(kind string) ([]string, error) {
 
 func (m *Manager) readRecord(name string) (*kubeletconfig.ImagePulledRecord, error) {
 	path := filepath.Join(m.config.Dir, recordsDir, name)
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return nil, errors.Join(fmt.Errorf("read %q: not a regular file of a record's size", path), err)
-	}
-	data, err := os.ReadFile(path)
+	data, err := statefile.Read(path, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("read image pull record: %w", err)
 	}
@@ -142,11 +140,32 @@ func (m *Manager) write(kind, key string, content any) error {
 		return fmt.Errorf("write image pull record: %w", err)
 	}
 	dir := filepath.Join(m.config.Dir, kind)
+	if err := m.keepDamaged(kind, key); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create directory of image pull records: %w", err)
 	}
 	if err := atomicfile.Write(filepath.Join(dir, key), data, 0o600); err != nil {
 		return fmt.Errorf("write image pull record: %w", err)
+	}
+	return nil
+}
+
+// keepDamaged gives a damaged record, which is about to be replaced, a second name.
+func (m *Manager) keepDamaged(kind, key string) error {
+	m.mu.RLock()
+	record, found := m.records[key]
+	m.mu.RUnlock()
+	if kind != recordsDir || !found || record != nil {
+		return nil
+	}
+	path := filepath.Join(m.config.Dir, kind, key)
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return nil // atomicfile keeps a directory
+	}
+	if err := os.Link(path, path+".damaged"); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("keep a damaged image pull record: %w", err)
 	}
 	return nil
 }

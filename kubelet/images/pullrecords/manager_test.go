@@ -12,6 +12,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
@@ -248,6 +249,24 @@ func TestBrokenRecord(t *testing.T) {
 			require.Empty(t, f.files("pulled"))
 		})
 	}
+}
+
+func TestDamagedRecordStaysUnusable(t *testing.T) {
+	var f *fixture
+	corrupt.Each(t, func(t *testing.T) string {
+		f = newFixture(t, pullrecords.Config{})
+		f.pull(image, pullrecords.Source{})
+		return filepath.Join(f.dir, "pulled", f.files("pulled")[0])
+	}, func(t *testing.T, way, path string) {
+		f.restart()
+		if way != "missing" && way != "no permission" { // root reads it; without a record the image was preloaded
+			require.False(t, f.may(image))
+		}
+		f.pull(image, pullrecords.Source{})
+		require.True(t, f.may(image))
+		f.restart()
+		require.True(t, f.may(image), "the new record is valid")
+	})
 }
 
 // TestAnotherKubeletsFiles takes over the files of upstream's kubelet, in the older API version.

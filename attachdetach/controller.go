@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach/metrics"
 	"github.com/berth-dev/berth/attachdetach/reconciler"
 	"github.com/berth-dev/berth/attachdetach/statusupdater"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
@@ -90,7 +91,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	c.ready.Store(true)
 	defer c.ready.Store(false)
 	var running sync.WaitGroup
-	running.Go(func() { a.populator.run(ctx) })
+	running.Go(contain.Loop(ctx, "attachdetach.populate", "", a.populator.run))
 	err = a.engine.Start(ctx)
 	a.queue.ShutDown()
 	running.Wait()

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach/cache"
 	"github.com/berth-dev/berth/attachdetach/csi"
 	"github.com/berth-dev/berth/attachdetach/reconciler"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
@@ -115,7 +116,7 @@ func (f *populator) rebuildSpec(va *storagev1.VolumeAttachment) {
 func (f *populator) run(ctx context.Context) {
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
-	sweeping.Go(func() { f.resyncPeriodically(ctx) })
+	sweeping.Go(contain.Loop(ctx, "attachdetach.resync", "", f.resyncPeriodically))
 	for {
 		next, down := f.queue.Get()
 		if down {

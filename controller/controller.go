@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -86,31 +86,31 @@ func (c *TypedController[R]) Start(ctx context.Context) error {
 		defer c.deps.Registerer.Unregister(c.metrics)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	group.Go(contain.Func("controller.Start", "", func() error {
 		c.queue.runTimer(groupCtx)
 		return nil
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("controller.Start", "", func() error {
 		<-groupCtx.Done()
 		c.queue.close()
 		return nil
-	})
+	}))
 	for _, f := range c.sources {
-		group.Go(func() error { return f.run(groupCtx, c.config.Name) })
+		group.Go(contain.Func("controller.Start", "", func() error { return f.run(groupCtx, c.config.Name) }))
 	}
-	group.Go(func() error {
+	group.Go(contain.Func("controller.Start", "", func() error {
 		if c.waitSynced(groupCtx) {
 			c.logger.Debug("sources synced; starting workers", "workers", c.config.Workers)
 			c.ready.Store(true)
 			for range c.config.Workers {
-				group.Go(func() error {
+				group.Go(contain.Func("controller.Start", "", func() error {
 					c.runWorker(groupCtx)
 					return nil
-				})
+				}))
 			}
 		}
 		return nil
-	})
+	}))
 	err := group.Wait()
 	c.ready.Store(false)
 	return err
@@ -227,7 +227,8 @@ func (e *PanicError) Unwrap() error {
 func (c *TypedController[R]) reconcileOne(ctx context.Context, key R, waited time.Duration) (result reconcile.Result, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: debug.Stack()}
+			recorded := contain.Record("controller."+c.config.Name, fmt.Sprint(key), value)
+			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: recorded.Stack}
 		}
 	}()
 	if waited >= minReportedWait {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -84,7 +85,7 @@ func (d *Driver) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start csi driver: %w", err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(d.logCall), grpc.WaitForHandlers(true))
+	server := grpc.NewServer(append(contain.ServerOptions("csidriver.call", d.logCall), grpc.WaitForHandlers(true))...)
 	csi.RegisterIdentityServer(server, d)
 	if !d.config.NodeOnly {
 		csi.RegisterControllerServer(server, d)
@@ -93,7 +94,7 @@ func (d *Driver) Start(ctx context.Context) error {
 
 	d.inflight.start(ctx)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- contain.Do("csidriver.Start", "", func() error { return server.Serve(listener) }) }()
 	d.logger.Info("serving the CSI driver", "name", d.config.Name, "endpoint", d.config.Endpoint, "root", d.config.Root)
 	select {
 	case err = <-served:

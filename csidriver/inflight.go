@@ -3,10 +3,13 @@ package csidriver
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // inflight runs the operations of calls, one at a time for each volume or snapshot. An operation continues when its caller
@@ -52,7 +55,10 @@ func run[T any](ctx context.Context, w *inflight, ids []string, job func(context
 	go func() {
 		defer w.running.Done()
 		defer w.release(ids)
-		result, err = job(own)
+		err = contain.Do("csidriver.run", strings.Join(ids, ","), func() (err error) {
+			result, err = job(own)
+			return err
+		})
 		close(done)
 	}()
 	select {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 )
 
@@ -36,14 +37,14 @@ func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Expl
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentExplanations)
 	for i, c := range found {
-		group.Go(func() error {
+		group.Go(contain.Func("explain.Stuck", "", func() error {
 			explanation, err := Explain(ctx, src, c.kind, c.namespace, c.name)
 			if apierrors.IsNotFound(err) {
 				return nil // it has gone meanwhile
 			}
 			explanations[i] = explanation
 			return err
-		})
+		}))
 	}
 	if err := group.Wait(); err != nil {
 		return nil, nil, err

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/node"
 )
@@ -15,7 +16,7 @@ import (
 // StartGarbageCollection starts the garbage collection of containers and images, until the Kubelet ends. It returns at
 // once.
 func (k *Kubelet) StartGarbageCollection() {
-	go k.collectContainersPeriodically()
+	go contain.Loop(k.ctx, "kubelet.collectContainers", "", func(context.Context) { k.collectContainersPeriodically() })()
 	collector, err := k.parts.Housekeeping.NewImageCollector(images.CollectorConfig{
 		High: int(*k.configuration.ImageGCHighThresholdPercent), Low: int(*k.configuration.ImageGCLowThresholdPercent),
 		MinAge: k.configuration.ImageMinimumGCAge.Duration, Period: ImageGCPeriod,
@@ -25,6 +26,7 @@ func (k *Kubelet) StartGarbageCollection() {
 		return
 	}
 	go func() {
+		defer contain.Recover("kubelet.StartGarbageCollection", "")
 		if err := collector.Start(k.ctx); err != nil {
 			k.deps.Logger.Error("image garbage collection has ended", "error", err)
 		}

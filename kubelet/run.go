@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/node"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
 )
@@ -25,7 +26,7 @@ func (k *Kubelet) Run(updates <-chan kubelettypes.PodUpdate) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- k.start(ctx) }()
+	go func() { ended <- contain.Do("kubelet.Run", "", func() error { return k.start(ctx) }) }()
 	adapter := newUpdateAdapter(k)
 	for {
 		select {
@@ -50,7 +51,7 @@ func (k *Kubelet) start(ctx context.Context) error {
 	k.loop.running.Store(true)
 	defer k.loop.running.Store(false)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.agent.Start(ctx) })
-	group.Go(func() error { return k.runHandlers(ctx) })
+	group.Go(contain.Func("kubelet.start", "", func() error { return k.agent.Start(ctx) }))
+	group.Go(contain.Func("kubelet.start", "", func() error { return k.runHandlers(ctx) }))
 	return group.Wait()
 }

@@ -14,6 +14,8 @@ import (
 
 	podconfig "github.com/berth-dev/berth/kubelet/config"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // defaultPort is the port of the node's server where the configuration names none.
@@ -65,7 +67,7 @@ func RunKubelet(ctx context.Context, config *kubeletconfig.KubeletConfiguration,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	updates := make(chan kubelettypes.PodUpdate)
-	running.Go(func() { copyUpdates(ctx, deps.PodConfig, updates) })
+	running.Go(contain.Guard("kubelet.RunKubelet", "", func() { copyUpdates(ctx, deps.PodConfig, updates) }))
 	k.Run(updates)
 	return nil
 }
@@ -75,10 +77,10 @@ func startServers(group *sync.WaitGroup, k KubeletBootstrap, config *kubeletconf
 	address := net.ParseIP(config.Address)
 	if ptr.Deref(config.EnableServer, true) {
 		debugging, port := ptr.Deref(config.EnableDebuggingHandlers, true), cmp.Or(config.Port, defaultPort)
-		group.Go(func() { k.ListenAndServe(address, uint(port), deps.TLSOptions, deps.Auth, debugging) })
+		group.Go(contain.Guard("kubelet.startServers", "", func() { k.ListenAndServe(address, uint(port), deps.TLSOptions, deps.Auth, debugging) }))
 	}
 	if config.ReadOnlyPort > 0 {
-		group.Go(func() { k.ListenAndServeReadOnly(address, uint(config.ReadOnlyPort)) })
+		group.Go(contain.Guard("kubelet.startServers", "", func() { k.ListenAndServeReadOnly(address, uint(config.ReadOnlyPort)) }))
 	}
 }
 

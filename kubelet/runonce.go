@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/status"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
@@ -40,7 +41,7 @@ func (k *Kubelet) RunOnce(updates <-chan kubelettypes.PodUpdate) ([]RunPodResult
 	waiter := newRunOnceWaiter(update.Pods)
 	defer k.agent.Subscribe(waiter.onPodEvent)()
 	ended := make(chan error, 1)
-	go func() { ended <- k.start(ctx) }()
+	go func() { ended <- contain.Do("kubelet.RunOnce", "", func() error { return k.start(ctx) }) }()
 	newUpdateAdapter(k).apply(update)
 	timer := k.deps.Clock.NewTimer(runOnceTimeout)
 	defer timer.Stop()

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
@@ -100,9 +101,9 @@ func (k *Kubelet) serveReadOnly(address net.IP, port uint) error {
 	if err != nil {
 		return fmt.Errorf("serve the node's read-only API: %w", err)
 	}
-	s := &http.Server{Handler: server.ReadOnlyHandler(k.agent.ServerDeps(server.Auth{})), ReadHeaderTimeout: readOnlyHeaderTimeout}
+	s := &http.Server{Handler: contain.Handler("kubelet.readOnly", server.ReadOnlyHandler(k.agent.ServerDeps(server.Auth{}))), ReadHeaderTimeout: readOnlyHeaderTimeout}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(listener) }()
+	go func() { ended <- contain.Do("kubelet.serveReadOnly", "", func() error { return s.Serve(listener) }) }()
 	select {
 	case <-k.ctx.Done():
 		return errors.Join(s.Close(), ignoreClosed(<-ended))

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // GetExec returns the URL where the runtime serves the streams of a command in a container.
@@ -182,6 +184,7 @@ func (k *Kubelet) PortForward(podFullName string, podUID types.UID, port int32, 
 func copyStreams(port int32, near io.ReadWriteCloser, far io.ReadWriteCloser, failures io.Reader, cut func()) error {
 	sent := make(chan struct{})
 	go func() {
+		defer contain.Recover("kubelet.copyStreams", "")
 		defer close(sent)
 		_, err := io.Copy(far, near)
 		_ = far.Close() // closes one direction: the Pod may still send

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -144,7 +145,7 @@ func (e *engine) run(ctx context.Context) error {
 	var syncing, cleaning, calling sync.WaitGroup
 	start := func(group *sync.WaitGroup, count int, from queue, handle func(context.Context, string)) {
 		for range count {
-			group.Go(func() { work(ctx, from, handle) })
+			group.Go(contain.Guard("provision.run", "", func() { work(ctx, from, handle) }))
 		}
 	}
 	start(&syncing, syncWorkers, e.queues.claims, e.syncClaim)
@@ -153,12 +154,12 @@ func (e *engine) run(ctx context.Context) error {
 	start(&calling, e.settings.threadiness, e.queues.calls, e.runCall)
 	start(&calling, e.settings.threadiness, e.queues.volumes, e.syncVolume)
 	if notifier, ok := e.provisioner.(DeletionNotifier); ok {
-		calling.Go(func() {
+		calling.Go(contain.Guard("provision.run", "", func() {
 			if err := notifier.NotifyDeletable(ctx, e.notifyDeletable); err != nil && ctx.Err() == nil {
 				e.logger.Warn("provisioner does not notify of deletable volumes any more; failed deletions are retried "+
 					"after their backoff", "error", err)
 			}
-		})
+		}))
 	}
 
 	<-ctx.Done()
@@ -175,6 +176,9 @@ func (e *engine) run(ctx context.Context) error {
 	return nil
 }
 
+// panicDelay is when a key is handled again whose handler panicked.
+const panicDelay = time.Minute
+
 // work handles keys until the queue is shut down and empty. Handlers begin nothing new once ctx has ended.
 func work(ctx context.Context, from queue, handle func(context.Context, string)) {
 	for {
@@ -182,7 +186,9 @@ func work(ctx context.Context, from queue, handle func(context.Context, string))
 		if shutdown {
 			return
 		}
-		handle(ctx, key)
+		if contain.Do("provision.handle", key, func() error { handle(ctx, key); return nil }) != nil {
+			from.AddAfter(key, panicDelay)
+		}
 		from.Done(key)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -44,9 +45,11 @@ func (ctrl *ProvisionController) serveMetricsOnce(ctx context.Context, address s
 	}
 	mux := http.NewServeMux()
 	mux.Handle(ctrl.settings.metricsPath, promhttp.HandlerFor(ctrl.metrics.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: contain.Handler("provision.serve", mux), ReadHeaderTimeout: headerTimeout}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() {
+		ended <- contain.Do("provision.serveMetricsOnce", "", func() error { return server.Serve(listener) })
+	}()
 	select {
 	case err = <-ended:
 	case <-ctx.Done():

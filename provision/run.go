@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-dev/berth/controller/leader"
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // ErrLeaseLost is returned by RunContext if another process took the Lease, or if it could not be renewed.
@@ -24,7 +25,7 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
 	defer cancel()
-	helpers.Go(func() { ctrl.serveMetrics(ctx) })
+	helpers.Go(contain.Guard("provision.RunContext", "", func() { ctrl.serveMetrics(ctx) }))
 
 	// Events outlive ctx: those of the calls in flight are still to be written.
 	gate := newBindGate(ctrl.settings.clock)
@@ -43,9 +44,9 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 		ctrl.running.Store(true)
 		group, ctx := errgroup.WithContext(ctx)
 		for _, runnable := range ctrl.settings.runnables {
-			group.Go(func() error { return runnable(ctx) })
+			group.Go(contain.Func("provision.RunContext", "", func() error { return runnable(ctx) }))
 		}
-		group.Go(func() error { return engine.run(ctx) })
+		group.Go(contain.Func("provision.RunContext", "", func() error { return engine.run(ctx) }))
 		return group.Wait()
 	}
 	if ctrl.settings.leaderElection {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // VolumeStore saves PersistentVolumes to the API server. The controller saves its volumes by itself, with the policies of
@@ -164,7 +166,7 @@ func (s *queueStore) Run(ctx context.Context, threadiness int) {
 	s.mu.Unlock()
 	var workers sync.WaitGroup
 	for range max(threadiness, 1) {
-		workers.Go(func() { work(ctx, queue, s.save) })
+		workers.Go(contain.Guard("provision.Run", "", func() { work(ctx, queue, s.save) }))
 	}
 	<-ctx.Done()
 	queue.ShutDown()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -275,11 +276,11 @@ func parallel[T any](limit int, items []T, do func(T)) {
 	next := make(chan T)
 	var group sync.WaitGroup
 	for range min(limit, len(items)) {
-		group.Go(func() {
+		group.Go(contain.Guard("replicaset.parallel", "", func() {
 			for item := range next {
 				do(item)
 			}
-		})
+		}))
 	}
 	for _, item := range items {
 		next <- item

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loopdev"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/up/csisidecar"
@@ -29,8 +30,8 @@ func (c *Cluster) newCSIDriver() (runFunc, error) {
 	}
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.logger}, config) })
-		group.Go(func() error { return registrar.Serve(ctx, registrar.Deps{Logger: c.logger}, registration) })
+		group.Go(contain.Func("up.newCSIDriver", "", func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.logger}, config) }))
+		group.Go(contain.Func("up.newCSIDriver", "", func() error { return registrar.Serve(ctx, registrar.Deps{Logger: c.logger}, registration) }))
 		return group.Wait()
 	}, nil
 }

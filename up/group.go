@@ -3,6 +3,8 @@ package up
 import (
 	"context"
 	"sync"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // group is a set of components that run and stop together. Groups stop in reverse order of their dependencies, so that
@@ -21,7 +23,7 @@ func newGroup(ctx context.Context) *group {
 
 // start runs a component of the group in a goroutine that stop waits for.
 func (l *group) start(run func(ctx context.Context)) {
-	l.running.Go(func() { run(l.ctx) })
+	l.running.Go(contain.Guard("up.start", "", func() { run(l.ctx) }))
 }
 
 // stop stops all components of the group and waits for them.

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -93,15 +94,15 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	waited := make(chan error, 1)
 	var following sync.WaitGroup
 	defer following.Wait()
-	following.Go(func() {
+	following.Go(contain.Guard("up.runContainerd", "", func() {
 		if err := c.exitRecords.Watch(ctx); err != nil && ctx.Err() == nil {
 			c.logger.Warn("lost containerd's events; exit codes are not recorded until it restarts", "error", err)
 		}
-	})
+	}))
 	go func() {
-		err := c.waitContainerdReady(ctx, config, ready)
+		err := contain.Do("up.waitContainerdReady", "", func() error { return c.waitContainerdReady(ctx, config, ready) })
 		if err == nil {
-			c.maintainContainerd(ctx, config, namespaces)
+			contain.Guard("up.maintainContainerd", "", func() { c.maintainContainerd(ctx, config, namespaces) })()
 		} else {
 			cancel() // stop a containerd that does not become ready
 		}

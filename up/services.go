@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 const (
@@ -34,6 +36,7 @@ func (c *Cluster) withReadiness(name string, isReady probe, run runFunc) runFunc
 		probing, cancel := context.WithCancel(ctx)
 		probed := make(chan struct{})
 		go func() {
+			defer contain.Recover("up.withReadiness", "")
 			defer close(probed)
 			if c.waitProbe(probing, isReady) {
 				c.progress.Ready(name, "")

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -27,7 +28,7 @@ func supervise(ctx context.Context, clock clock.Clock, name string, report func(
 	wait := minRestartDelay
 	for {
 		began := clock.Now()
-		err := recoverPanics(ctx, run)
+		err := contain.Do("up.component", name, func() error { return run(ctx) })
 		if ctx.Err() != nil {
 			if err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 				report(fmt.Sprintf("%s did not stop cleanly: %v", name, err))
@@ -43,14 +44,4 @@ func supervise(ctx context.Context, clock clock.Clock, name string, report func(
 		}
 		wait = min(2*wait, maxRestartDelay)
 	}
-}
-
-// recoverPanics turns a panic of one component into its error, so that the other components keep running.
-func recoverPanics(ctx context.Context, run func(context.Context) error) (err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("panic: %v", reason)
-		}
-	}()
-	return run(ctx)
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -200,11 +201,11 @@ func (a *Attacher) Start(ctx context.Context) error {
 	defer verifying.Wait()
 	defer cancel()
 	a.factory.StartWithContext(ctx)
-	verifying.Go(func() {
+	verifying.Go(contain.Loop(ctx, "attacher.verify", "", func(ctx context.Context) {
 		if cache.WaitFor(ctx, "", a.factory.Storage().V1().VolumeAttachments().Informer().HasSyncedChecker()) {
 			a.verifyPeriodically(ctx)
 		}
-	})
+	}))
 	return a.runner.Start(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach/cache"
 	"github.com/berth-dev/berth/attachdetach/statusupdater"
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // statusWriter writes the statuses of nodes: one write of a node at a time, several nodes at once. All requests that come
@@ -43,7 +44,7 @@ func (s *statusWriter) write(ctx context.Context, node types.NodeName, pairs ...
 	if !running {
 		w = &nodeWrite{}
 		s.nodes[node] = w
-		s.running.Go(func() { s.run(ctx, node, w) })
+		s.running.Go(contain.Guard("attachdetach.writeNode", string(node), func() { s.run(ctx, node, w) }))
 	}
 	w.dirty = true
 	w.pairs = append(w.pairs, pairs...)
@@ -57,7 +58,9 @@ func (s *statusWriter) run(ctx context.Context, node types.NodeName, w *nodeWrit
 		pairs := w.pairs
 		w.dirty, w.pairs = false, nil
 		s.mu.Unlock()
-		err := s.updater.UpdateNodeStatusForNode(ctx, node)
+		err := contain.Do("attachdetach.writeNode", string(node), func() error {
+			return s.updater.UpdateNodeStatusForNode(ctx, node)
+		})
 		<-s.slots
 		s.mu.Lock()
 		if err != nil {

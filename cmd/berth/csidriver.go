@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -37,9 +38,9 @@ func newCSIDriver() *cobra.Command {
 			}
 			logger := stderrLogger(verbosity)
 			group, ctx := errgroup.WithContext(cmd.Context())
-			group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: logger}, config) })
+			group.Go(contain.Func("berth.newCSIDriver", "", func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: logger}, config) }))
 			if registry != "" {
-				group.Go(func() error { return register(ctx, config, registry, logger) })
+				group.Go(contain.Func("berth.newCSIDriver", "", func() error { return register(ctx, config, registry, logger) }))
 			}
 			return group.Wait()
 		},

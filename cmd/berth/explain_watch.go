@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/remote"
@@ -46,18 +47,18 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	var last *explain.Explanation
 	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, changed.Notify) })
+	group.Go(contain.Func("berth.watchObject", "", func() error { return watchAPI(ctx, client, f.namespace, of.kind, changed.Notify) }))
 	if records, ok := src.Records.(*remote.Client); ok {
-		group.Go(func() error {
+		group.Go(contain.Func("berth.watchObject", "", func() error {
 			// Without the stream the API's changes still trigger.
 			_ = records.Stages(ctx, "", changed.Notify, func(timeline.Change) { changed.Notify() })
 			return nil
-		})
+		}))
 	}
-	group.Go(func() error {
+	group.Go(contain.Func("berth.watchObject", "", func() error {
 		last, failed = f.watchLoop(ctx, cmd, src, of, changed)
 		return errDone
-	})
+	}))
 	err = group.Wait()
 	switch {
 	case cmd.Context().Err() != nil: // interrupted: the last explanation is not final

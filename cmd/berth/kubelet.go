@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/options"
@@ -78,13 +79,13 @@ func runKubelet(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return records.run(ctx) })
-	group.Go(func() error {
+	group.Go(contain.Func("berth.runKubelet", "", func() error { return records.run(ctx) }))
+	group.Go(contain.Func("berth.runKubelet", "", func() error {
 		return daemon.Run(ctx, daemon.Deps{
 			Timeline: records.recorder, Collectors: []prometheus.Collector{records.stages}, Flags: o.Values, OnIdle: memory.Release, Logger: logger,
 			TracerProvider: records.tracerProvider(),
 		}, config)
-	})
+	}))
 	return group.Wait()
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/metricsserver"
 )
 
@@ -45,12 +46,12 @@ func newMetricsServer(address string, registries *metricsserver.Registries, comp
 func runComponents(ctx context.Context, components []component) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, c := range components {
-		group.Go(func() error {
+		group.Go(contain.Func("berth.runComponents", "", func() error {
 			if err := c.start(ctx); err != nil {
 				return fmt.Errorf("controller %s: %w", c.check.Name, err)
 			}
 			return nil
-		})
+		}))
 	}
 	return group.Wait()
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/daemon"
@@ -151,8 +152,8 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return records.run(ctx) })
-	group.Go(func() error {
+	group.Go(contain.Func("berth.run", "", func() error { return records.run(ctx) }))
+	group.Go(contain.Func("berth.run", "", func() error {
 		return daemon.Run(ctx, daemon.Deps{
 			Timeline: records.recorder, Collectors: []prometheus.Collector{records.stages}, Flags: flagValues(cmd),
 			TracerProvider: records.tracerProvider(), OnIdle: memory.Release, Logger: logger,
@@ -162,8 +163,8 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 			ExitOnLockContention: f.lockYield, CredentialProviders: f.images.providers, CredentialProvidersDir: f.images.binDir,
 			ClusterCA: true, ServeNodeIP: true,
 		})
-	})
-	group.Go(func() error { return f.runNetwork(ctx, logger) })
+	}))
+	group.Go(contain.Func("berth.network", "", func() error { return f.runNetwork(ctx, logger) }))
 	return group.Wait()
 }
 

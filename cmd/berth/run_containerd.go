@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/containerd"
 )
@@ -66,7 +67,7 @@ func startRuntime(ctx context.Context, root, cidr string, printf func(string, ..
 	// containerd must outlive ctx, because the Pod is stopped through it.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
-	go func() { r.ended <- r.execute(inner) }()
+	go func() { r.ended <- contain.Do("berth.startRuntime", "", func() error { return r.execute(inner) }) }()
 	if err := r.ready(ctx); err != nil {
 		return nil, fmt.Errorf("start containerd (see %s): %w", r.log.Name(), err)
 	}
@@ -129,7 +130,9 @@ func (r *ownRuntime) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimeStartTimeout)
 	defer cancel()
 	waited := make(chan error, 1)
-	go func() { waited <- r.config.WaitReady(ctx, clock.RealClock{}) }()
+	go func() {
+		waited <- contain.Do("berth.ready", "", func() error { return r.config.WaitReady(ctx, clock.RealClock{}) })
+	}()
 	select {
 	case err := <-waited:
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
 )
 
@@ -65,6 +66,7 @@ func (p *interruptibleReader) Read(data []byte) (int, error) {
 	var err error
 	done := make(chan struct{})
 	go func() {
+		defer contain.Recover("berth.Read", "")
 		defer close(done)
 		n, err = p.Reader.Read(into)
 	}()

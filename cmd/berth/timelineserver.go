@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
@@ -60,8 +61,8 @@ func (r *timelineServer) exportTraces(ctx context.Context) error {
 // run counts the stages, and serves the socket if there is one, until ctx is done. It also serves the gatherers' metrics.
 func (r *timelineServer) run(ctx context.Context, gatherers ...prometheus.Gatherer) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.stages.Start(ctx, r.recorder) })
-	group.Go(func() error { return r.exportTraces(ctx) })
+	group.Go(contain.Func("berth.run", "", func() error { return r.stages.Start(ctx, r.recorder) }))
+	group.Go(contain.Func("berth.run", "", func() error { return r.exportTraces(ctx) }))
 	if r.socket != "" {
 		own := prometheus.NewRegistry()
 		if err := own.Register(r.stages); err != nil {
@@ -71,9 +72,9 @@ func (r *timelineServer) run(ctx context.Context, gatherers ...prometheus.Gather
 		if err != nil {
 			return err
 		}
-		group.Go(func() error {
+		group.Go(contain.Func("berth.run", "", func() error {
 			return remote.Serve(ctx, listener, r.recorder, append(prometheus.Gatherers{own}, gatherers...))
-		})
+		}))
 	}
 	return group.Wait()
 }

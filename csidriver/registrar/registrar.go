@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/unixsock"
 )
 
@@ -67,7 +68,7 @@ func Serve(ctx context.Context, deps Deps, config Config) error {
 	if err != nil {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(contain.ServerOptions("registrar.call")...)
 	registration.RegisterRegistrationServer(server, &registrationServer{config: config, logger: deps.Logger})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // minDelay and maxDelay bound the delay before Loop starts a function again. It doubles with each panic.
@@ -80,16 +79,16 @@ func Guard(site, object string, fn func()) func() {
 }
 
 // Loop returns a function that runs fn until it returns, and again after a growing delay when it panicked, until ctx is done:
-// for goroutines whose work never ends and holds no state.
-func Loop(ctx context.Context, clock clock.Clock, site string, fn func(ctx context.Context)) func() {
+// for goroutines whose work never ends.
+func Loop(ctx context.Context, site, object string, fn func(ctx context.Context)) func() {
 	return func() {
 		for delay := minDelay; ctx.Err() == nil; delay = min(2*delay, maxDelay) {
-			if Do(site, "", func() error { fn(ctx); return nil }) == nil {
+			if Do(site, object, func() error { fn(ctx); return nil }) == nil {
 				return
 			}
-			timer := clock.NewTimer(delay)
+			timer := time.NewTimer(delay)
 			select {
-			case <-timer.C():
+			case <-timer.C:
 			case <-ctx.Done():
 				timer.Stop()
 			}

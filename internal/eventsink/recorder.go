@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // StartRecorder returns a recorder whose events a Sink writes, and a function that ends both: it writes the events that
@@ -20,7 +22,7 @@ func StartRecorder(
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
-	go func() { done <- sink.Start(ctx) }()
+	go func() { done <- contain.Do("eventsink.StartRecorder", "", func() error { return sink.Start(ctx) }) }()
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{Clock: sink.deps.Clock}))
 	broadcaster.StartRecordingToSink(sink)

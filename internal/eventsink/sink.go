@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -142,8 +143,8 @@ func (s *Sink) Start(ctx context.Context) error {
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var writers sync.WaitGroup
-	writers.Go(func() { s.run(writing, ctx, s.warnings, nil) })
-	writers.Go(func() { s.run(writing, ctx, s.others, s.deps.Yield) })
+	writers.Go(contain.Loop(writing, "eventsink.run", "warnings", func(context.Context) { s.run(writing, ctx, s.warnings, nil) }))
+	writers.Go(contain.Loop(writing, "eventsink.run", "others", func(context.Context) { s.run(writing, ctx, s.others, s.deps.Yield) }))
 	<-ctx.Done()
 	timer := time.AfterFunc(s.config.DrainTimeout, cancel)
 	defer timer.Stop()

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 const (
@@ -161,6 +162,7 @@ func (e *Executor) Start(
 	e.running.Add(1)
 	e.mu.Unlock()
 	go func() {
+		defer contain.Recover("keyed.Start", "")
 		defer e.running.Done()
 		err := e.run(ctx, key, operation, op)
 		if done != nil {
@@ -261,14 +263,7 @@ func (e *Executor) run(ctx context.Context, key Key, operation *operation, op fu
 func (e *Executor) callOperation(
 	ctx context.Context, key Key, kind string, op func(context.Context) error,
 ) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			e.logger.Error("operation panicked", "key", key.String(), "operation", kind, "panic", p,
-				"stack", string(debug.Stack()))
-			err = fmt.Errorf("%s of %s panicked: %v", kind, key, p)
-		}
-	}()
-	return op(ctx)
+	return contain.Do(kind, key.String(), func() error { return op(ctx) })
 }
 
 // backoff returns the error that prevents the operation from starting now, or nil. The caller holds mu.

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -125,7 +126,7 @@ func (s *Server) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: contain.Handler("metrics.serve", s.Handler()), ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // a scrape can be repeated
 	defer stop()
 	if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // component is one row of the start table.
@@ -27,7 +29,7 @@ func runComponents(ctx context.Context, components []component) error {
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		r := running{cancel, make(chan error, 1)}
 		go func() {
-			err := c.start(own)
+			err := contain.Do("agent.component", c.name, func() error { return c.start(own) })
 			if err != nil && own.Err() == nil && ctx.Err() == nil {
 				err = fmt.Errorf("%s: %w", c.name, err)
 				failed <- struct{}{}

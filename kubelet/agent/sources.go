@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/mirror"
@@ -138,13 +139,13 @@ func (s *podSources) replace(source string) func([]*corev1.Pod) {
 func (s *podSources) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if s.file != nil {
-		group.Go(func() error { return s.file.Start(ctx) })
+		group.Go(contain.Func("agent.Start", "", func() error { return s.file.Start(ctx) }))
 	}
 	if s.http != nil {
-		group.Go(func() error { return s.http.Start(ctx) })
+		group.Go(contain.Func("agent.Start", "", func() error { return s.http.Start(ctx) }))
 	}
 	if s.api != nil {
-		group.Go(func() error { return s.startAPI(ctx) })
+		group.Go(contain.Func("agent.Start", "", func() error { return s.startAPI(ctx) }))
 	}
 	return group.Wait()
 }

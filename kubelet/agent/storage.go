@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -131,8 +132,8 @@ func (s *storageComponents) addIssuers(base *base, n *nodeComponents) (sources [
 // startIssuers runs what addIssuers has added.
 func (s *storageComponents) startIssuers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.bundles.Start(ctx) })
-	group.Go(func() error { return s.certificates.Start(ctx) })
+	group.Go(contain.Func("agent.startIssuers", "", func() error { return s.bundles.Start(ctx) }))
+	group.Go(contain.Func("agent.startIssuers", "", func() error { return s.certificates.Start(ctx) }))
 	return group.Wait()
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/volume/csi"
@@ -129,7 +130,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	close(m.created)
 	var limits sync.WaitGroup
 	defer limits.Wait()
-	limits.Go(func() { m.refreshLoop(ctx) })
+	limits.Go(contain.Loop(ctx, "csinode.refresh", "", m.refreshLoop))
 	for {
 		select {
 		case <-ctx.Done():

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/certificate"
 )
 
@@ -53,7 +54,7 @@ func (i *identity) stop() {
 func (i *identity) runManager(ctx context.Context, manager *certificate.Manager) (cancel func()) {
 	ctx, cancel = context.WithCancel(ctx)
 	i.cancel = append(i.cancel, cancel)
-	i.running.Go(func() { _ = manager.Start(ctx) }) // it returns only when ctx is done
+	i.running.Go(contain.Loop(ctx, "daemon.runManager", "", func(ctx context.Context) { _ = manager.Start(ctx) })) // it returns only when ctx is done
 	return cancel
 }
 

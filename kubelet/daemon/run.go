@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/watchdog"
 	"github.com/berth-dev/berth/version"
@@ -161,7 +162,7 @@ func (r *runner) runAgent(ctx context.Context, a *agent.Agent) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.Start(ctx) })
-	group.Go(func() error { return dog.Start(ctx) })
+	group.Go(contain.Func("daemon.runAgent", "", func() error { return a.Start(ctx) }))
+	group.Go(contain.Func("daemon.runAgent", "", func() error { return dog.Start(ctx) }))
 	return group.Wait()
 }

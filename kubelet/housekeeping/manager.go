@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -175,14 +176,14 @@ func (m *Manager) RemoveImages(ctx context.Context) error {
 // Start works until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.rotator.Start(ctx) })
+	group.Go(contain.Func("housekeeping.Start", "", func() error { return m.rotator.Start(ctx) }))
 	if m.collector != nil {
-		group.Go(func() error { return m.collector.Start(ctx) })
+		group.Go(contain.Func("housekeeping.Start", "", func() error { return m.collector.Start(ctx) }))
 	}
-	group.Go(func() error {
+	group.Go(contain.Func("housekeeping.Start", "", func() error {
 		m.runOrphanCleanup(ctx)
 		return nil
-	})
+	}))
 	return group.Wait()
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/lazyqueue"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
@@ -118,15 +119,15 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.queue.Start()
 	var worker sync.WaitGroup
-	worker.Go(func() {
+	worker.Go(contain.Guard("mirror.Start", "", func() {
 		for {
 			name, quit := m.queue.Get()
 			if quit {
 				return
 			}
-			m.process(ctx, name)
+			contain.Guard("mirror.process", name.String(), func() { m.process(ctx, name) })()
 		}
-	})
+	}))
 	<-ctx.Done()
 	m.queue.ShutDown()
 	worker.Wait()

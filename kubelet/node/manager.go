@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -101,9 +102,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	close(m.registered)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.watch(ctx) })
-	group.Go(func() error { return m.renewLease(ctx) })
-	group.Go(func() error { return m.write(ctx) })
+	group.Go(contain.Func("node.Start", "", func() error { return m.watch(ctx) }))
+	group.Go(contain.Func("node.Start", "", func() error { return m.renewLease(ctx) }))
+	group.Go(contain.Func("node.Start", "", func() error { return m.write(ctx) }))
 	return group.Wait()
 }
 

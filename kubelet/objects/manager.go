@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
@@ -165,7 +166,7 @@ func (m *Manager) startWatch(entry *entry) {
 	go func() {
 		defer m.watches.Done()
 		defer cancel()
-		m.syncEntry(ctx, entry, source)
+		contain.Loop(ctx, "objects.syncEntry", entry.ref.Namespace+"/"+entry.ref.Name, func(ctx context.Context) { m.syncEntry(ctx, entry, source) })()
 	}()
 }
 

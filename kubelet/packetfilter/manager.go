@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -83,6 +84,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	watchCtx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
+		defer contain.Recover("packetfilter.Start", "")
 		defer close(ended)
 		if err := m.deps.Watch(watchCtx, m.changed.Notify); err != nil && watchCtx.Err() == nil {
 			m.deps.Logger.Warn("cannot watch the packet filter; checking the kubelet's chains periodically", "error", err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
@@ -39,7 +40,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 	boxOf := make(map[string]string, len(containers))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, box := range sandboxes {
-		group.Go(func() error {
+		group.Go(contain.Func("pleg.Read", string(uid), func() error {
 			resp, err := w.deps.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.Id})
 			if status.Code(err) == codes.NotFound {
 				return nil
@@ -51,11 +52,11 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 			defer mu.Unlock()
 			boxes = append(boxes, resp.Status)
 			return nil
-		})
+		}))
 	}
 	for _, c := range containers {
 		boxOf[c.Id] = c.PodSandboxId
-		group.Go(func() error {
+		group.Go(contain.Func("pleg.Read", string(uid), func() error {
 			resp, err := w.deps.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
 			if status.Code(err) == codes.NotFound {
 				return nil
@@ -68,7 +69,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 			defer mu.Unlock()
 			ctrs = append(ctrs, resp.Status)
 			return nil
-		})
+		}))
 	}
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("read runtime state of pod %s: %w", uid, err)
@@ -105,7 +106,7 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 	sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error,
 ) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	group.Go(contain.Func("pleg.listAll", "", func() error {
 		resp, err := w.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
 			Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels},
 		})
@@ -114,8 +115,8 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 		}
 		sandboxes = resp.Items
 		return nil
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("pleg.listAll", "", func() error {
 		resp, err := w.deps.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
 			Filter: &runtimeapi.ContainerFilter{LabelSelector: labels},
 		})
@@ -124,7 +125,7 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 		}
 		containers = resp.Containers
 		return nil
-	})
+	}))
 	err = group.Wait()
 	return sandboxes, containers, err
 }

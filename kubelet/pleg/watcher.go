@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -123,8 +124,8 @@ func (w *Watcher) MissedEvents() int64 { return w.missedEvents.Load() }
 // Start watches the runtime until ctx ends. It waits for a runtime that is away.
 func (w *Watcher) Start(ctx context.Context) error {
 	var group errgroup.Group
-	group.Go(func() error { w.notifyLoop(ctx); return nil })
-	group.Go(func() error { w.watchEvents(ctx); return nil })
+	group.Go(contain.Func("pleg.Start", "", func() error { w.notifyLoop(ctx); return nil }))
+	group.Go(contain.Func("pleg.Start", "", func() error { w.watchEvents(ctx); return nil }))
 	return group.Wait()
 }
 
@@ -164,7 +165,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	var group errgroup.Group
 	defer func() { cancel(); _ = group.Wait(); w.setComplete(false) }()
 	// The relist runs beside it, so that events are received from the first instant.
-	group.Go(func() error { w.relistPeriodically(ctx); return nil })
+	group.Go(contain.Func("pleg.streamEvents", "", func() error { w.relistPeriodically(ctx); return nil }))
 	for {
 		event, err := events.Recv()
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/deadlines"
 	"github.com/berth-dev/berth/internal/listwatch"
 	"github.com/berth-dev/berth/internal/subscribers"
@@ -113,15 +114,15 @@ func (m *Manager) Start(ctx context.Context) error {
 		func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", m.nodeName).String()
 		})
-	running.Go(func() {
+	running.Go(contain.Loop(ctx, "podcertificate.watch", "", func(ctx context.Context) {
 		cache.NewReflectorWithOptions(source, &request{}, &observingStore{Store: m.store, m: m},
 			cache.ReflectorOptions{Name: "pod certificate requests"}).RunWithContext(ctx)
-	})
+	}))
 	for m.waitDue(ctx) {
 		m.mu.Lock()
 		now := m.deps.Clock.Now()
 		for one, ok := m.due.PopDue(now); ok; one, ok = m.due.PopDue(now) {
-			running.Go(func() { m.advance(ctx, one) })
+			running.Go(contain.Loop(ctx, "podcertificate.advance", "", func(ctx context.Context) { m.advance(ctx, one) }))
 		}
 		m.mu.Unlock()
 	}

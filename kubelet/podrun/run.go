@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -83,7 +84,7 @@ func Run(ctx context.Context, config Config, deps Deps) (Result, error) {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- deps.Node.Start(inner) }()
+	go func() { ended <- contain.Do("podrun.Run", "", func() error { return deps.Node.Start(inner) }) }()
 	result, err := r.run(ctx, inner, ended)
 	stop()
 	r.followers.Wait()
@@ -204,12 +205,12 @@ func (r *runner) follow(ctx context.Context, status *corev1.PodStatus) {
 			}
 			out, errOut := newPrefixWriter(r.deps.Out, prefix), newPrefixWriter(r.deps.Err, prefix)
 			id, name := c.ContainerID, c.Name
-			r.followers.Go(func() {
+			r.followers.Go(contain.Guard("podrun.follow", "", func() {
 				err := r.deps.Node.FollowLog(ctx, r.config.Pod.UID, id, out, errOut)
 				if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
 					r.deps.Printf("log of container %s: %v", name, err)
 				}
-			})
+			}))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/config"
@@ -72,7 +73,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.pendingWorkers = nil
 	m.mu.Unlock()
-	m.group.Go(func() { m.syncClasses(ctx) })
+	m.group.Go(contain.Loop(ctx, "podworker.syncClasses", "", m.syncClasses))
 	for ctx.Err() == nil {
 		select {
 		case <-m.deps.Signals.pending.C():
@@ -89,6 +90,10 @@ func (m *Manager) Start(ctx context.Context) error {
 
 // HandlePod handles a change of a Pod from a source.
 func (m *Manager) HandlePod(change config.Change) {
+	contain.Guard("podworker.HandlePod", podutil.Name(change.Pod), func() { m.handlePod(change) })()
+}
+
+func (m *Manager) handlePod(change config.Change) {
 	pod := change.Pod
 	m.deps.Statuses.Observe(pod)
 	m.mu.Lock()
@@ -148,7 +153,14 @@ func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
 		candidate = granted // an earlier process admitted it, and did no more
 	}
 	preemption, others := m.choosePreempted(candidate, m.activePodsExcept(nil))
-	failure := m.deps.Admitter.Admit(candidate, others)
+	var failure *status.Failure
+	err := contain.Do("podworker.admit", podutil.Name(pod), func() error {
+		failure = m.deps.Admitter.Admit(candidate, others)
+		return nil
+	})
+	if err != nil {
+		failure = &status.Failure{Reason: ReasonPanicked, Message: "The kubelet panicked while it admitted this Pod: " + err.Error()}
+	}
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
@@ -258,11 +270,11 @@ func (m *Manager) startWorker(w *worker) {
 	if ctx.Err() != nil {
 		return
 	}
-	m.group.Go(func() {
+	m.group.Go(contain.Guard("podworker.run", string(w.uid), func() {
 		if w.waitToStart(ctx) && w.run(ctx) {
 			m.removeWorker(w)
 		}
-	})
+	}))
 }
 
 // removeWorker removes a worker of whose Pod nothing is left. A Pod that its source has again starts anew.

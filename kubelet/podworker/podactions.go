@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
@@ -36,16 +38,18 @@ func (a *podActions) stopContainers(ctx context.Context, pod *corev1.Pod, plan [
 	}
 	var group sync.WaitGroup
 	for i, stop := range plan {
-		group.Go(func() {
+		group.Go(contain.Guard("podworker.stopContainers", "", func() {
 			defer close(done[i])
 			a.eventNormal(stop.Status.Name, "Killing", "Stopping container %s", stop.Status.Name)
-			a.runPreStop(ctx, pod, stop, deadline, ip)
+			contain.Guard("podworker.preStop", podutil.Name(pod), func() { a.runPreStop(ctx, pod, stop, deadline, ip) })()
 			for _, before := range stop.After {
 				a.waitUntil(ctx, done[before], deadline)
 			}
 			left := int64(deadline.Sub(a.deps.Clock.Now()).Round(time.Second) / time.Second)
-			errs[i] = a.stopContainer(ctx, stop.Status, max(left, kuberuntime.MinGracePeriod))
-		})
+			errs[i] = contain.Do("podworker.stopContainer", podutil.Name(pod), func() error {
+				return a.stopContainer(ctx, stop.Status, max(left, kuberuntime.MinGracePeriod))
+			})
+		}))
 	}
 	group.Wait()
 	return errors.Join(errs...)
@@ -81,9 +85,11 @@ func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuber
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- a.deps.Hooks.Run(ctx, lifecycle.Target{
-			Pod: pod, Container: c, ContainerID: stop.Status.ID, PodIP: ip,
-		}, hook)
+		ended <- contain.Do("podworker.runPreStop", "", func() error {
+			return a.deps.Hooks.Run(ctx, lifecycle.Target{
+				Pod: pod, Container: c, ContainerID: stop.Status.ID, PodIP: ip,
+			}, hook)
+		})
 	}()
 	timer := a.deps.Clock.NewTimer(deadline.Sub(a.deps.Clock.Now()))
 	defer timer.Stop()
@@ -131,12 +137,12 @@ func (a *podActions) stopSandboxes(ctx context.Context, pod *corev1.Pod, held *c
 	errs := make([]error, len(held.Sandboxes))
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {
-		group.Go(func() {
+		group.Go(contain.Guard("podworker.stopSandboxes", "", func() {
 			_, err := a.deps.Runtime.StopPodSandbox(uncancelled(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
 			if ignoreNotFound(err) != nil {
 				errs[i] = fmt.Errorf("stop sandbox %s of pod %s/%s: %w", box.Id, pod.Namespace, pod.Name, err)
 			}
-		})
+		}))
 	}
 	group.Wait()
 	return errors.Join(errs...)

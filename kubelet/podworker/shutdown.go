@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
@@ -25,7 +26,9 @@ func (m *Manager) StopPods(ctx context.Context, uids []types.UID, grace time.Dur
 			w = newWorker(m, nil)
 			w.uid = uid
 		}
-		group.Go(func() { errs[i] = w.shutdown(ctx, grace) })
+		group.Go(func() {
+			errs[i] = contain.Do("podworker.shutdown", string(uid), func() error { return w.shutdown(ctx, grace) })
+		})
 	}
 	group.Wait()
 	return errors.Join(errs...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -112,6 +114,10 @@ type worker struct {
 	retries             retries
 	nextSync            time.Time // time of the next sync, zero for none
 
+	// panics counts the panics of steps of this Pod, the last at lastPanic; no step begins before quarantinedUntil.
+	panics                      int
+	lastPanic, quarantinedUntil time.Time
+
 	podKilled bool // the last stop of all containers and sandboxes succeeded
 	stopped   bool // all containers and sandboxes have stopped
 	stopGrace int64
@@ -179,7 +185,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	for {
 		w.drainInbox()
 		w.nextSync = time.Time{}
-		if w.timed(func() bool { return w.syncOnce(ctx) }) {
+		if w.timed(func() bool { return w.containedSync(ctx) }) {
 			return true
 		}
 		w.notifySynced()
@@ -196,7 +202,9 @@ func (w *worker) drainInbox() {
 	w.inbox = nil
 	w.mu.Unlock()
 	for _, fn := range inbox {
-		fn()
+		if err := contain.Do("podworker.post", w.object(), func() error { fn(); return nil }); err != nil {
+			w.panicked(err)
+		}
 	}
 	if w.pod != nil {
 		w.sharedPod.Store(w.pod)
@@ -363,13 +371,19 @@ func (w *worker) startOp(ctx context.Context, key string, o op, fn func(ctx cont
 	ctx, o.cancel = context.WithCancel(ctx)
 	w.ops[key] = &o
 	span := holdSyncSpan(ctx)
+	object := w.object()
 	w.running.Go(func() {
-		after := fn(ctx)
+		var after func()
+		err := contain.Do("podworker."+strings.TrimRight(key, "0123456789"), object, func() error { after = fn(ctx); return nil })
 		span.release()
 		w.post(func() {
 			delete(w.ops, key)
+			defer o.cancel()
+			if err != nil {
+				w.panicked(err)
+				return
+			}
 			after()
-			o.cancel()
 		})
 	})
 }

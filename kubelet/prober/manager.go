@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 	"github.com/berth-dev/berth/timeline"
@@ -268,7 +269,7 @@ func (m *Manager) startWorker(cp *containerProbes, kind Type, spec *corev1.Probe
 	ctx, cancel := context.WithCancel(m.running)
 	cp.cancels[kind] = cancel
 	w := newWorker(m, cp, kind, spec)
-	m.workers.Go(func() { w.run(ctx) })
+	m.workers.Go(contain.Loop(ctx, "prober.run", podutil.Name(cp.pod), w.run))
 }
 
 // cancel ends one worker, which stays in the map so that startWorkers does not start it again. The caller holds mu.

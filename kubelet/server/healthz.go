@@ -10,6 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // checkTimeout is how long a component may take to respond before it counts as hanging. A busy machine takes some seconds.
@@ -83,7 +85,7 @@ func (c *responsiveCheck) startProbe() (responded <-chan struct{}, since time.Ti
 		done := make(chan struct{})
 		c.inFlight, c.since = done, c.clock.Now()
 		go func() { // it ends when the component responds; one that never does is why this process has to be restarted
-			c.probe()
+			contain.Guard("server.probe", "", c.probe)()
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.inFlight = nil

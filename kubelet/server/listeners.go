@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // service is what is served on an address.
@@ -114,7 +116,7 @@ func (s *Server) serve(servers map[service]*http.Server) *listeners {
 
 // serveListener serves one listener until it is closed.
 func (s *Server) serveListener(all *listeners, l listener) {
-	all.running.Go(func() {
+	all.running.Go(contain.Guard("server.serveListener", "", func() {
 		var served net.Listener = l
 		if l.service == mainService {
 			served = tls.NewListener(l, all.tls)
@@ -130,7 +132,7 @@ func (s *Server) serveListener(all *listeners, l listener) {
 		case all.failed <- err:
 		default: // the first failure is enough
 		}
-	})
+	}))
 }
 
 // rebind opens the missing listeners and closes those that are no longer configured. An address that cannot be listened

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apiserver/pkg/server/healthz"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -227,7 +228,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           contain.Handler("kubelet.serve", handler),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,

@@ -17,6 +17,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -121,15 +122,15 @@ func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Su
 	}
 	summary := &statsapi.Summary{Node: *node}
 	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
+	group.Go(contain.Func("stats.Summary", "", func() (err error) {
 		summary.Pods, err = p.allPodStats(gctx, cpuAndMemory)
 		return err
-	})
+	}))
 	if !cpuAndMemory {
-		group.Go(func() error {
+		group.Go(contain.Func("stats.Summary", "", func() error {
 			summary.Node.Runtime = p.runtimeStats(gctx)
 			return nil
-		})
+		}))
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err

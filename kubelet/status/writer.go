@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/lazyqueue"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -99,15 +100,15 @@ func (w *Writer) Start(ctx context.Context) error {
 	w.queue.Start()
 	var group errgroup.Group
 	for range w.workers {
-		group.Go(func() error {
+		group.Go(contain.Func("status.Start", "", func() error {
 			for {
 				uid, quit := w.queue.Get()
 				if quit {
 					return nil
 				}
-				w.process(ctx, uid)
+				contain.Guard("status.write", string(uid), func() { w.process(ctx, uid) })()
 			}
-		})
+		}))
 	}
 	<-ctx.Done()
 	w.queue.ShutDown()

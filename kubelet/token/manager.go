@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/deadlines"
 	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/internal/wakeup"
@@ -104,7 +105,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		}
 		now := m.clock.Now()
 		for entry, ok := m.renewals.PopDue(now); ok; entry, ok = m.renewals.PopDue(now) {
-			running.Go(func() { m.renew(ctx, entry) })
+			running.Go(contain.Loop(ctx, "token.renew", "", func(ctx context.Context) { m.renew(ctx, entry) }))
 		}
 		var timer clock.Timer
 		var timerC <-chan time.Time

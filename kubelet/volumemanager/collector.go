@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -104,7 +105,7 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 	)
 	group.SetLimit(maxConcurrentScrapes)
 	for claim, mounted := range volumes {
-		group.Go(func() error {
+		group.Go(contain.Func("volumemanager.claimStats", claim.namespace+"/"+claim.name, func() error {
 			stats, err := m.volumeStats(ctx, mounted)
 			if err != nil {
 				m.logger.Debug("failed to measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
@@ -117,7 +118,7 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 				all[claim] = stats
 			}
 			return nil
-		})
+		}))
 	}
 	_ = group.Wait() // the functions above return nil
 	return all

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/volumemanager/expand"
 	"github.com/berth-dev/berth/volume"
 )
@@ -34,10 +35,10 @@ func (m *Manager) expandLoop(ctx context.Context) {
 		pods := m.toExpand.take()
 		m.mu.Unlock()
 		for uid := range pods {
-			group.Go(func() error {
+			group.Go(contain.Func("volumemanager.expand", string(uid), func() error {
 				m.expandPod(ctx, uid)
 				return nil
-			})
+			}))
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager/devices"
@@ -230,7 +231,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, loop := range []func(context.Context){m.devices.Start, m.resyncLoop, m.expandLoop} {
-		group.Go(func() { loop(ctx) })
+		group.Go(contain.Loop(ctx, "volumemanager.loop", "", loop))
 	}
 	m.refreshLoop(ctx)
 	return nil

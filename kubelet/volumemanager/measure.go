@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -45,7 +46,10 @@ func (m *measurements) measure(ctx context.Context, key string, fn func(context.
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), statsTimeout)
 		go func() {
 			defer cancel()
-			one.stats, one.err = fn(detached)
+			one.err = contain.Do("volumemanager.measure", key, func() (err error) {
+				one.stats, err = fn(detached)
+				return err
+			})
 			m.mu.Lock()
 			delete(m.inUse, key)
 			m.mu.Unlock()

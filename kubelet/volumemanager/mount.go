@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/keyed"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/volumemanager/expand"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
@@ -67,11 +69,12 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, v := range missing {
-		group.Go(func() error { return m.mountVolume(ctx, state, v) })
+		group.Go(contain.Func("volumemanager.mount", podutil.Name(pod), func() error { return m.mountVolume(ctx, state, v) }))
 	}
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
+		defer contain.Recover("volumemanager.Mount", "")
 		defer close(ended)
 		m.warnSlowMounts(ctx, state, done)
 	}()

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume"
 )
@@ -168,6 +169,7 @@ func (s *podState) untilClosing(ctx context.Context) (context.Context, context.C
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
+		defer contain.Recover("volumemanager.untilClosing", "")
 		defer close(ended)
 		select {
 		case <-s.closing:

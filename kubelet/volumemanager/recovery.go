@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/volumemanager/devices"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
@@ -92,7 +93,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		if keep(uid) {
 			continue
 		}
-		group.Go(func() error {
+		group.Go(contain.Func("volumemanager.CleanupOrphans", string(uid), func() error {
 			state := m.close(uid)
 			errs[i] = m.unmountPod(ctx, state, uid)
 			if errs[i] == nil {
@@ -103,7 +104,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 				errs[i] = fmt.Errorf("clean up pod %s: %w", uid, errs[i])
 			}
 			return nil
-		})
+		}))
 	}
 	_ = group.Wait() // the errors are in errs
 	errs = append(errs, m.unpinOrphaned(ctx, keep))

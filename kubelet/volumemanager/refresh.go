@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -33,12 +34,12 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 		pods := m.toRefresh.take()
 		m.mu.Unlock()
 		for uid := range pods {
-			group.Go(func() error {
+			group.Go(contain.Func("volumemanager.refresh", string(uid), func() error {
 				if backoff := m.refreshPod(ctx, uid); backoff > 0 {
-					later.Go(func() { m.refreshLater(ctx, uid, backoff) })
+					later.Go(contain.Guard("volumemanager.refreshLater", string(uid), func() { m.refreshLater(ctx, uid, backoff) }))
 				}
 				return nil
-			})
+			}))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/kubelet/volumemanager/devices"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
@@ -76,7 +77,7 @@ func (m *Manager) unmountPod(ctx context.Context, state *podState, uid types.UID
 		errs := make([]error, len(found))
 		for i, dir := range found {
 			group.Go(func() error {
-				errs[i] = m.unmountVolume(ctx, state, uid, dir)
+				errs[i] = contain.Do("volumemanager.unmount", dir, func() error { return m.unmountVolume(ctx, state, uid, dir) })
 				return nil
 			})
 		}

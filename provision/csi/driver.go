@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/fswatch"
 )
 
@@ -120,7 +121,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 	conn.Connect()
 	handshook := make(chan error, 1)
 	handshakeCtx, done := context.WithCancel(ctx)
-	go func() { handshook <- d.handshake(handshakeCtx) }()
+	go func() { handshook <- contain.Do("csi.start", "", func() error { return d.handshake(handshakeCtx) }) }()
 	defer func() {
 		done()
 		if handshook != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
@@ -186,7 +187,7 @@ func (r *Resizer) Start(ctx context.Context) error {
 	defer waker.Wait()
 	defer r.factory.Shutdown()
 	defer stop()
-	waker.Go(func() { r.watchDetachments(watching) })
+	waker.Go(contain.Loop(watching, "resize.watchDetachments", "", r.watchDetachments))
 	r.factory.StartWithContext(watching)
 	return r.runner.Start(ctx)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -116,7 +117,7 @@ const headerTimeout = 5 * time.Second
 
 // Serve serves requests on a socket of Listen until ctx ends, and closes it. The gatherer may be nil.
 func Serve(ctx context.Context, listener net.Listener, recorder *timeline.Recorder, gatherer prometheus.Gatherer) error {
-	server := &http.Server{Handler: Handler(recorder, gatherer), ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: contain.Handler("timeline.serve", Handler(recorder, gatherer)), ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its responses are short, and a client can repeat its request
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 const (
@@ -82,12 +84,12 @@ func watchShims(ctx context.Context, config Config, record func(string, uint32, 
 		if !config.hasContainer(id) {
 			continue // a sandbox: its exit code is not used
 		}
-		asking.Go(func() error {
+		asking.Go(contain.Func("containerd.watchShims", "", func() error {
 			if err := w.watchContainer(ctx, lasting, id, path); err != nil {
 				logger.Warn("shim did not report its container's state", "container", id, "error", err)
 			}
 			return nil
-		})
+		}))
 	}
 	_ = asking.Wait() // each has logged its error
 	return w
@@ -110,13 +112,13 @@ func (w *shimWatch) watchContainer(ctx, lasting context.Context, id, bootstrap s
 	w.mu.Lock()
 	w.pending[id] = one
 	w.mu.Unlock()
-	w.running.Go(func() {
+	w.running.Go(contain.Guard("containerd.watchContainer", "", func() {
 		defer client.Close()
 		defer close(one.done)
 		if ended, err := shim.Wait(lasting, &taskapi.WaitRequest{ID: id}); err == nil {
 			w.record(id, ended.ExitStatus, ended.ExitedAt.AsTime())
 		}
-	})
+	}))
 	return one.waitRecorded(ctx)
 }
 
@@ -126,12 +128,12 @@ func (w *shimWatch) finish(ctx context.Context) {
 	defer w.mu.Unlock()
 	var asking errgroup.Group
 	for id, one := range w.pending {
-		asking.Go(func() error {
+		asking.Go(contain.Func("containerd.finish", "", func() error {
 			if err := one.waitRecorded(ctx); err != nil {
 				w.logger.Warn("lost the exit code of a container", "container", id, "error", err)
 			}
 			return nil
-		})
+		}))
 	}
 	_ = asking.Wait() // each has logged its error
 	w.stop()

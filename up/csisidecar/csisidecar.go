@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
@@ -170,8 +171,8 @@ func (s *Sidecar) Start(ctx context.Context) error {
 		return s.attach(ctx)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.provisioner.Start(ctx) })
-	group.Go(func() error { return s.controller.RunContext(ctx) })
+	group.Go(contain.Func("csisidecar.Start", "", func() error { return s.provisioner.Start(ctx) }))
+	group.Go(contain.Func("csisidecar.Start", "", func() error { return s.controller.RunContext(ctx) }))
 	return group.Wait()
 }
 

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 const (
@@ -107,6 +109,7 @@ func (o Options) reportProgress(seen *atomic.Int64) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	timer := o.Clock.NewTimer(firstProgress)
 	go func() {
+		defer contain.Recover("fsgroup.reportProgress", "")
 		defer close(done)
 		defer timer.Stop()
 		for {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
@@ -192,15 +192,8 @@ func (e *Executor) start(
 // be updated either way.
 func (e *Executor) callPlugin(plugin, kind string, f func() error) (err error) {
 	began := e.clock.Now()
-	defer func() {
-		if p := recover(); p != nil {
-			e.logger.Error("volume plugin panicked", "plugin", plugin, "operation", kind, "panic", p,
-				"stack", string(debug.Stack()))
-			err = fmt.Errorf("plugin %q panicked: %v", plugin, p)
-		}
-		e.deps.Observe(plugin, kind, e.clock.Since(began), err)
-	}()
-	return f()
+	defer func() { e.deps.Observe(plugin, kind, e.clock.Since(began), err) }()
+	return contain.Do("plugin "+plugin+" "+kind, "", f)
 }
 
 // AttachVolume implements OperationExecutor.

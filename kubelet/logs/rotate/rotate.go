@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/deadlines"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
@@ -153,9 +154,9 @@ func (r *Rotator) Start(ctx context.Context) error {
 		r.deps.Logger.Warn("logs are checked periodically", "period", r.config.Period, "error", err)
 	} else {
 		r.writes = writes
-		r.workers.Go(func() { writes.Start(ctx, r.deps.Logger) })
+		r.workers.Go(contain.Loop(ctx, "rotate.writes", "", func(ctx context.Context) { writes.Start(ctx, r.deps.Logger) }))
 	}
-	r.workers.Go(func() { r.packer.Start(ctx) })
+	r.workers.Go(contain.Loop(ctx, "rotate.pack", "", r.packer.Start))
 	defer r.workers.Wait()
 	for ctx.Err() == nil {
 		r.mu.Lock()
@@ -277,20 +278,20 @@ func (r *Rotator) watch(log *openLog) {
 func (r *Rotator) startRotation(ctx context.Context, log *openLog) {
 	log.rotating = true
 	target := log.Log
-	r.workers.Go(func() {
+	r.workers.Go(contain.Guard("rotate.startRotation", "", func() {
 		select {
 		case r.slots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		err := r.rotateIfLarge(ctx, target)
+		err := contain.Do("rotate.rotate", target.Path, func() error { return r.rotateIfLarge(ctx, target) })
 		<-r.slots
 		if err != nil && ctx.Err() == nil {
 			r.deps.Logger.Warn("failed to rotate container log", "log", target.Path, "error", err)
 		}
 		r.packer.pack(target.Path)
 		r.post(func() { r.rotated(log, err) })
-	})
+	}))
 }
 
 // rotated records the end of a rotation: the new file is checked soon, after a failure later.

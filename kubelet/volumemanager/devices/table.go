@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/volume"
@@ -128,7 +129,7 @@ func Key(name string) keyed.Key { return keyed.Key{Object: "device " + name} }
 func (t *Table) Start(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()
-	loops.Go(func() { t.unstageLoop(ctx) })
+	loops.Go(contain.Loop(ctx, "devices.unstageLoop", "", t.unstageLoop))
 	t.reportInUseLoop(ctx)
 }
 
@@ -350,7 +351,7 @@ func (t *Table) unstageLoop(ctx context.Context) {
 		for name := range t.unused {
 			if known, ok := t.byName[name]; ok && !known.unstaging {
 				known.unstaging = true
-				running.Go(func() { t.unstage(ctx, known) })
+				running.Go(contain.Loop(ctx, "devices.unstage", name, func(ctx context.Context) { t.unstage(ctx, known) }))
 			}
 		}
 		clear(t.unused)

@@ -12,6 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // Annotations by which an archive names its images.
@@ -167,12 +169,13 @@ func tarOf(dir string) *dirReader {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		out := tar.NewWriter(writer)
-		err := out.AddFS(os.DirFS(dir))
-		if err == nil {
-			err = out.Close()
-		}
-		writer.CloseWithError(err)
+		writer.CloseWithError(contain.Do("imagestore.tar", dir, func() error {
+			out := tar.NewWriter(writer)
+			if err := out.AddFS(os.DirFS(dir)); err != nil {
+				return err
+			}
+			return out.Close()
+		}))
 	}()
 	return &dirReader{PipeReader: reader, done: done}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/version"
@@ -26,6 +27,7 @@ const (
 type usageError struct{ error }
 
 func main() {
+	contain.Install()
 	os.Exit(run(signals.Context(), linkArgs(os.Args)))
 }
 

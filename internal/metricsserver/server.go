@@ -73,7 +73,8 @@ func New(deps Deps, address string) (*Server, error) {
 		return nil, err
 	}
 	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		contain.Metrics())
 	deps.Gatherer = prometheus.Gatherers{process, deps.Gatherer}
 	s := &Server{deps: deps, address: address}
 	return s, s.listen(context.Background())

@@ -69,7 +69,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 		return nil, err
 	}
 	durations, calls := operationexecutor.NewDurations(), csi.NewCallMetrics(deps.Clock)
-	base.metrics.main.MustRegister(durations, calls)
+	base.metrics.main.MustRegister(durations, calls, contain.Metrics())
 	if s.volumes, err = volumemanager.New(volumemanager.Deps{
 		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Sources: sources, Node: n.manager,
 		Claims:  deps.Claims,

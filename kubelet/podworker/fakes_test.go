@@ -53,6 +53,9 @@ func (v *volumes) has(uid types.UID) bool {
 }
 
 func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
+	if pod.Annotations["panic"] == "mount" {
+		panic("mount of " + pod.Name)
+	}
 	v.mu.Lock()
 	v.mounts++
 	gate := v.gate

@@ -1,0 +1,143 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// uncontained are the goroutines that need no root in internal/contain, by directory, with the reason.
+var uncontained = map[string]string{
+	"up/isolate":        "berth-isolate is small; the kernel ends its cluster with it, and the next start begins anew",
+	"internal/signals":  "it only waits for signals; a panic there ends the program, as a signal does",
+	"internal/filelock": "it only waits for a lock of the kernel",
+	"internal/contain":  "it is what contains the others",
+}
+
+// notNode are directories whose programs run in processes of their own, which are started again, or only in tests.
+var notNode = []string{
+	"bench", "conformance", "vm", "images", "examples", "test", "controlplane", "containers", "dns", "hack", "bin", "docs",
+	"volume/testsuite", "volume/csi/fake", "kubelet/cri/fake", "internal/testnet", "internal/testproc", "internal/testlog", "packaging",
+}
+
+// TestEveryGoroutineContainsPanics fails for a go statement, a call of a Go method, or a server, that has no root in
+// internal/contain: a panic there would end the process.
+func TestEveryGoroutineContainsPanics(t *testing.T) {
+	roots := 0
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		if entry.IsDir() {
+			for _, dir := range notNode {
+				if rel == dir {
+					return filepath.SkipDir
+				}
+			}
+			if strings.HasPrefix(entry.Name(), ".") && path != ".." || uncontained[rel] != "" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		found, problems := checkRoots(t, path, nil)
+		roots += found
+		for _, problem := range problems {
+			t.Errorf("%s: begin it with contain.Do, Func, Guard, Loop or Recover", problem)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Greater(t, roots, 100, "the test finds too few goroutines")
+}
+
+// TestCheckRoots covers each form.
+func TestCheckRoots(t *testing.T) {
+	source := `package p
+func f() {
+	go func() { work() }()                                       // bad
+	go work()                                                    // bad
+	go func() { defer contain.Recover("s", ""); work() }()
+	go func() { ended <- contain.Do("s", "", work) }()
+	group.Go(work)                                               // bad
+	group.Go(func() error { return work() })                     // bad
+	group.Go(contain.Func("s", "", work))
+	group.Go(func() error { err := contain.Do("s", "", work); return err })
+	_ = grpc.NewServer()                                         // bad
+	_ = grpc.NewServer(contain.ServerOptions("s")...)
+	_ = grpc.NewServer(append(contain.ServerOptions("s"), x)...)
+	_ = &http.Server{Handler: h}                                 // bad
+	_ = &http.Server{Handler: contain.Handler("s", h)}
+}`
+	found, problems := checkRoots(t, "p.go", []byte(source))
+	require.Equal(t, 13, found)
+	require.Len(t, problems, 6, "%v", problems)
+}
+
+// checkRoots returns the number of goroutines and servers of a file, and the places of those without a root.
+func checkRoots(t *testing.T, path string, source []byte) (found int, problems []string) {
+	t.Helper()
+	if source == nil {
+		var err error
+		source, err = os.ReadFile(path)
+		require.NoError(t, err)
+	}
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, source, 0)
+	require.NoError(t, err)
+	check := func(node ast.Node, contained bool) {
+		found++
+		if !contained {
+			problems = append(problems, set.Position(node.Pos()).String())
+		}
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.GoStmt:
+			check(node, contains(node.Call.Fun))
+		case *ast.CallExpr:
+			selector, ok := node.Fun.(*ast.SelectorExpr)
+			switch {
+			case ok && selector.Sel.Name == "Go" && len(node.Args) == 1:
+				check(node, contains(node.Args[0]))
+			case ok && selector.Sel.Name == "NewServer" && isPackage(selector.X, "grpc"):
+				check(node, len(node.Args) > 0 && contains(node.Args[0]))
+			}
+		case *ast.CompositeLit:
+			selector, ok := node.Type.(*ast.SelectorExpr)
+			if ok && selector.Sel.Name == "Server" && isPackage(selector.X, "http") {
+				check(node, contains(node))
+			}
+		}
+		return true
+	})
+	return found, problems
+}
+
+// contains reports whether the expression calls package contain, in a function literal not deeper than in its own statements.
+func contains(expr ast.Node) bool {
+	yes := false
+	ast.Inspect(expr, func(node ast.Node) bool {
+		if selector, ok := node.(*ast.SelectorExpr); ok && isPackage(selector.X, "contain") {
+			yes = true
+		}
+		_, inner := node.(*ast.FuncLit)
+		return !yes && (!inner || node == expr)
+	})
+	return yes
+}
+
+func isPackage(expr ast.Expr, name string) bool {
+	ident, ok := expr.(*ast.Ident)
+	return ok && ident.Name == name
+}

@@ -1,0 +1,33 @@
+package podworker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/podworker"
+)
+
+// TestPanicOfOnePodHarmsNoOther mounts the volumes of a Pod by a plugin that panics.
+func TestPanicOfOnePodHarmsNoOther(t *testing.T) {
+	f := newFixture(t)
+	f.add(pod("other"))
+	f.waitStatus("uid-other", "running", running)
+	f.add(pod("bad", func(p *corev1.Pod) { p.Annotations = map[string]string{"panic": "mount"} }))
+	for n := 1; n <= 3; n++ {
+		f.waitFor("a panic", func() bool {
+			f.clock.Step(time.Second)
+			return f.recorder.count(podworker.ReasonPanicked) >= n
+		})
+	}
+	s := f.waitStatus("uid-bad", "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	require.Equal(t, podworker.ReasonPanicked, s.Reason)
+	require.Contains(t, s.Message, "mount of bad")
+
+	f.add(pod("new"))
+	f.waitStatus("uid-new", "running", running)
+	f.waitStatus("uid-other", "still running", running)
+	require.Equal(t, 2, f.runtime.Calls("CreateContainer"), "no container was created again")
+}

@@ -4,9 +4,9 @@ SHELL := /bin/sh
 
 BIN := $(CURDIR)/bin
 GO ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.0-dev)
+VERSION ?= $(shell ./hack/version.sh)
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
-LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
+LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Berth=$(VERSION) -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
 
 # A recipe that runs until it is stopped ends with exec: make passes SIGTERM on to the recipe's own process alone.
 

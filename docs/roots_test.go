@@ -124,15 +124,14 @@ func checkRoots(t *testing.T, path string, source []byte) (found int, problems [
 	return found, problems
 }
 
-// contains reports whether the expression calls package contain, in a function literal not deeper than in its own statements.
+// contains reports whether the expression calls package contain.
 func contains(expr ast.Node) bool {
 	yes := false
 	ast.Inspect(expr, func(node ast.Node) bool {
 		if selector, ok := node.(*ast.SelectorExpr); ok && isPackage(selector.X, "contain") {
 			yes = true
 		}
-		_, inner := node.(*ast.FuncLit)
-		return !yes && (!inner || node == expr)
+		return !yes
 	})
 	return yes
 }

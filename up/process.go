@@ -51,7 +51,7 @@ func (p program) run(ctx context.Context) error {
 	defer runtime.UnlockOSThread()
 
 	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
-	cmd.Env = append(os.Environ(), p.env...)
+	cmd.Env = append(cleanEnvironment(os.Environ()), p.env...)
 	cmd.ExtraFiles = p.files
 	cmd.Stderr = logFile
 	cmd.Stdout = logFile

@@ -197,6 +197,9 @@ const lockName = isolate.LockName
 
 // makeDataDir makes the data directory and locks it. created reports whether it did not exist.
 func (l Layout) makeDataDir(ctx context.Context) (created bool, lock *os.File, err error) {
+	if err := checkDataDir(l.DataDir, os.Geteuid()); err != nil {
+		return false, nil, err
+	}
 	_, err = os.Stat(l.DataDir)
 	created = errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/kubelet/certificate"
 	"github.com/berth-dev/berth/kubelet/daemon"
@@ -354,6 +355,7 @@ func (f nodeFlags) requestIdentity(ctx context.Context, name string) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer contain.Recover("berth.requestCertificate", name)
 		_ = manager.Start(requesting) // it returns only when requesting is done
 	}()
 	_, err = manager.Wait(ctx)

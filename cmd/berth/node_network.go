@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/certificate"
 	"github.com/berth-dev/berth/up"
@@ -31,7 +32,7 @@ func (f nodeFlags) networkClient(ctx context.Context, server *rest.Config, clien
 	if err != nil {
 		return nil, err
 	}
-	go func() { _ = manager.Start(ctx) }() // it ends with ctx, and with it the process
+	go contain.Loop(ctx, "berth.networkCertificate", "", func(ctx context.Context) { _ = manager.Start(ctx) })() // it ends with ctx, and with it the process
 	if _, err := manager.Wait(ctx); err != nil {
 		return nil, err
 	}

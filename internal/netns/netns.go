@@ -7,6 +7,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // Do calls a function in the network namespace of the file, such as /proc/PID/ns/net. Sockets that the function creates
@@ -18,7 +20,7 @@ func Do(file string, do func() error) error {
 	}
 	defer namespace.Close()
 	done := make(chan error, 1)
-	go run(int(namespace.Fd()), do, done)
+	go func() { run(int(namespace.Fd()), func() error { return contain.Do("netns.Do", file, do) }, done) }()
 	return <-done
 }
 
@@ -30,7 +32,7 @@ func run(namespace int, do func() error, done chan<- error) {
 	if unix.Gettid() == unix.Getpid() {
 		defer runtime.UnlockOSThread()
 		inner := make(chan error, 1)
-		go run(namespace, do, inner) // on another thread, while this one is locked
+		go func() { run(namespace, func() error { return contain.Do("netns.run", "", do) }, inner) }() // on another thread, while this one is locked
 		done <- <-inner
 		return
 	}

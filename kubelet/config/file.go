@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/reconcile"
 )
@@ -115,6 +116,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
+		defer contain.Recover("podroutes.watch", "")
 		if err := c.deps.kernel.watch(ctx, func() { c.runner.Enqueue(struct{}{}) }); err != nil {
 			c.deps.Logger.Error("failed to watch the machine's routes; those that others remove stay away until a Node changes", "error", err)
 		}

@@ -68,5 +68,6 @@ func (w *worker) panicked(err error) {
 	w.m.deps.Recorder.Event(w.pod, corev1.EventTypeWarning, ReasonPanicked, message)
 	if w.panics >= maxPanics && w.failure == nil && w.state == syncing {
 		w.failure = &status.Failure{Reason: ReasonPanicked, Message: message}
+		w.quarantinedUntil = now // it ends at once
 	}
 }

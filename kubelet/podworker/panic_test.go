@@ -1,6 +1,7 @@
 package podworker_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestPanicOfOnePodHarmsNoOther(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		f.waitFor("a panic", func() bool {
 			f.clock.Step(time.Second)
-			return f.recorder.count(podworker.ReasonPanicked) >= n
+			return f.recorder.hasPrefix(fmt.Sprintf("%s %s The kubelet panicked while it handled this Pod (%d of 3)", corev1.EventTypeWarning, podworker.ReasonPanicked, n))
 		})
 	}
 	s := f.waitStatus("uid-bad", "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })

@@ -221,6 +221,11 @@ func attributesOf(r *http.Request) (verb string, subresources []string) {
 		return verb, []string{"healthz", "proxy"}
 	case "healthz", "configz":
 		return verb, []string{root, "proxy"}
+	case "exec", "attach", "portForward", "run":
+		// A WebSocket begins with GET, and runs a command as POST does: to read nodes/proxy must not suffice for it.
+		if verb == "get" {
+			verb = "create"
+		}
 	}
 	return verb, []string{"proxy"}
 }

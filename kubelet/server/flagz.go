@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/statusz"
@@ -22,8 +24,25 @@ type flags map[string]string
 
 var _ flagz.Reader = flags{}
 
-// GetFlagz implements flagz.Reader.
-func (f flags) GetFlagz() map[string]string { return f }
+// redacted stands for a secret.
+const redacted = "REDACTED"
+
+// GetFlagz implements flagz.Reader. It leaves out passwords: those in URLs, and headers, which usually authenticate.
+func (f flags) GetFlagz() map[string]string {
+	safe := make(map[string]string, len(f))
+	for name, value := range f {
+		at, err := url.Parse(value)
+		switch {
+		case value != "" && (strings.HasSuffix(name, "header") || strings.HasSuffix(name, "token") || strings.HasSuffix(name, "password")):
+			value = redacted
+		case err == nil && at.User != nil:
+			at.User = url.User(redacted)
+			value = at.String()
+		}
+		safe[name] = value
+	}
+	return safe
+}
 
 // statuszRoutes adds the paths /statusz and /flagz.
 func (s *Server) statuszRoutes(mux *http.ServeMux) {

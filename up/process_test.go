@@ -115,7 +115,7 @@ func TestSuperviseRestartsWithBackoff(t *testing.T) {
 	waitForTimer(t, clock)
 	clock.Step(250 * time.Millisecond)
 	require.Equal(t, 2, <-started)
-	require.Equal(t, "thing exited: panic: bad luck; restarting it in 500ms", <-notes)
+	require.Equal(t, "thing exited: up.component of thing panicked: bad luck; restarting it in 500ms", <-notes)
 	waitForTimer(t, clock)
 	cancel()
 	<-done

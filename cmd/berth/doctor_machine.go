@@ -17,7 +17,7 @@ import (
 func checkMachine(ctx context.Context, layout up.Layout) []diagnosis {
 	return []diagnosis{
 		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkForwarding(ctx), checkServices(ctx), checkConfinement(), checkInotify(),
-		checkDiskSpace(layout.DataDir), checkPrograms(layout),
+		checkDiskSpace(layout.DataDir), checkDamagedFiles(layout), checkPrograms(layout),
 	}
 }
 

@@ -160,6 +160,7 @@ func (r *runner) request(ctx context.Context, id *identity) error {
 	ctx, cancel := context.WithCancel(ctx)
 	id.cancel = append(id.cancel, cancel)
 	id.running.Go(func() {
+		defer contain.Recover("daemon.writeKubeconfig", "")
 		if _, err := manager.Wait(ctx); err != nil {
 			return // the kubelet ends
 		}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -52,16 +53,16 @@ func (m *Manager) Start(ctx context.Context) error {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	group.Go(contain.Func("eviction.watch", "", func() error {
 		if err := m.deps.Machine.Watch(ctx, m.reported.Notify); err != nil && ctx.Err() == nil {
 			m.deps.Logger.Warn("the kernel does not report the use of memory; it is measured instead", "error", err)
 		}
 		return nil
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("eviction.loop", "", func() error {
 		m.loop(ctx)
 		return nil
-	})
+	}))
 	return group.Wait()
 }
 

@@ -124,8 +124,8 @@ type NodeConfig struct {
 	NoRegister bool
 	// Cloud leaves the Node's addresses, labels and taints of its cloud to the cloud's controller manager.
 	Cloud CloudConfig
-	// LeaseDuration is the duration of the node's Lease, 40 s if zero. UpdateInterval is how often the machine's memory, disk and
-	// process IDs are measured, 10 s if zero, and ReportInterval how often the status is written although nothing has changed,
+	// LeaseDuration is the duration of the node's Lease, 40 s if zero. UpdateInterval is how often the size of its disk is
+	// measured, 10 s if zero, and ReportInterval how often the status is written although nothing has changed,
 	// 5 min if zero.
 	LeaseDuration, UpdateInterval, ReportInterval time.Duration
 	// MaxImages is how many images the status lists, the largest first; 50 if nil, all if negative.

@@ -23,23 +23,36 @@ import (
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
+// calls are those of the Manager.
+type calls struct {
+	measured, discarded, removed int
+	armed                        map[Signal]int64
+	evicted                      []string
+	failures                     []status.Failure
+	graces                       []int64
+}
+
+// seen returns the calls until now.
+func (w *world) seen() calls {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.calls
+	out.armed, out.evicted = maps.Clone(out.armed), slices.Clone(out.evicted)
+	out.failures, out.graces = slices.Clone(out.failures), slices.Clone(out.graces)
+	return out
+}
+
 // world is a machine with Pods: fakes of what the Manager measures and of what it ends.
 type world struct {
 	mu       sync.Mutex
 	observed Observations
 	layout   Layout
 	err      error
-	measured int
 	notify   func()
-	armed    map[Signal]int64
+	calls    calls
 
-	pods      []*corev1.Pod
-	usage     Usage
-	evicted   []string
-	failures  []status.Failure
-	graces    []int64
-	discarded int
-	removed   int
+	pods  []*corev1.Pod
+	usage Usage
 	// frees is what the end of each Pod makes available, by name; unused what removing images does.
 	frees  map[string]Observations
 	unused Observations
@@ -53,7 +66,7 @@ var (
 func (w *world) Observe(context.Context) (Observations, Layout, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.measured++
+	w.calls.measured++
 	out := Observations{}
 	for signal, o := range w.observed {
 		o.At = time.Now()
@@ -73,7 +86,7 @@ func (w *world) Watch(ctx context.Context, notify func()) error {
 func (w *world) Arm(signal Signal, distance int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.armed[signal] = distance
+	w.calls.armed[signal] = distance
 	return signal == MemoryAvailable
 }
 
@@ -91,7 +104,7 @@ func (w *world) EvictThen(uid types.UID, failure status.Failure, grace *int64, d
 		return false
 	}
 	name := w.pods[index].Name
-	w.evicted, w.failures, w.graces = append(w.evicted, name), append(w.failures, failure), append(w.graces, *grace)
+	w.calls.evicted, w.calls.failures, w.calls.graces = append(w.calls.evicted, name), append(w.calls.failures, failure), append(w.calls.graces, *grace)
 	w.pods = slices.Delete(w.pods, index, index+1)
 	maps.Copy(w.observed, w.frees[name])
 	done()
@@ -101,16 +114,23 @@ func (w *world) EvictThen(uid types.UID, failure status.Failure, grace *int64, d
 func (w *world) DiscardEnded(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.discarded++
+	w.calls.discarded++
 	return nil
 }
 
 func (w *world) removeImages(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.removed++
+	w.calls.removed++
 	maps.Copy(w.observed, w.unused)
 	return nil
+}
+
+// report is a report of the kernel.
+func (w *world) report() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notify()
 }
 
 func (w *world) set(signal Signal, available int64) {
@@ -123,14 +143,13 @@ func (w *world) set(signal Signal, available int64) {
 func runManager(t *testing.T, w *world, config Config, test func(t *testing.T, m *Manager, events *record.FakeRecorder)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w.armed = map[Signal]int64{}
+		w.calls.armed = map[Signal]int64{}
 		ready := make(chan struct{})
 		close(ready)
 		events := record.NewFakeRecorder(1000)
-		changes := 0
 		m, err := New(Deps{
 			Machine: w, Pods: w, Usage: func(context.Context, bool) (Usage, error) { return w.usage, nil }, RemoveImages: w.removeImages,
-			Pressure: &Pressure{}, OnPressure: func() { changes++ }, ObserveStatsAge: func(string, time.Duration) {}, Ready: ready,
+			Pressure: &Pressure{}, OnPressure: func() {}, ObserveStatsAge: func(string, time.Duration) {}, Ready: ready,
 			Node: &corev1.ObjectReference{Kind: "Node"}, Recorder: events, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 		}, config, parse(t, config))
 		require.NoError(t, err)
@@ -158,26 +177,26 @@ func TestPodIsEvictedUntilEnoughIsAvailable(t *testing.T) {
 		},
 	}
 	runManager(t, w, Config{Hard: map[string]string{"memory.available": "10Gi"}}, func(t *testing.T, m *Manager, events *record.FakeRecorder) {
-		require.EqualValues(t, 40*gi, w.armed[MemoryAvailable])
+		require.EqualValues(t, 40*gi, w.seen().armed[MemoryAvailable])
 		w.set(MemoryAvailable, 5*gi)
 		before := time.Now()
 		time.Sleep(gapAfterReport) // which the first observation has used up
-		w.notify()
+		w.report()
 		synctest.Wait()
 		require.Less(t, time.Since(before), time.Second, "the kernel's report is acted upon at once")
-		require.Equal(t, []string{"worse"}, w.evicted)
+		require.Equal(t, []string{"worse"}, w.seen().evicted)
 		time.Sleep(time.Second)
-		require.Equal(t, []string{"worse", "bad"}, w.evicted)
-		require.Equal(t, []int64{1, 1}, w.graces)
-		require.True(t, w.failures[0].Disruption)
-		require.False(t, w.failures[0].Discard)
-		require.Equal(t, "memory.available", w.failures[0].Detail)
-		require.Zero(t, w.removed, "images do not occupy memory")
+		require.Equal(t, []string{"worse", "bad"}, w.seen().evicted)
+		require.Equal(t, []int64{1, 1}, w.seen().graces)
+		require.True(t, w.seen().failures[0].Disruption)
+		require.False(t, w.seen().failures[0].Discard)
+		require.Equal(t, "memory.available", w.seen().failures[0].Detail)
+		require.Zero(t, w.seen().removed, "images do not occupy memory")
 		require.Equal(t, corev1.NodeMemoryPressure, m.deps.Pressure.Conditions()[0].Type)
 		require.Equal(t, "Warning EvictionThresholdMet Attempting to reclaim memory", <-events.Events)
 		require.Contains(t, <-events.Events, "Warning Evicted The node was low on resource: memory. ")
 		time.Sleep(6 * time.Minute)
-		require.Equal(t, []string{"worse", "bad"}, w.evicted)
+		require.Equal(t, []string{"worse", "bad"}, w.seen().evicted)
 		require.Empty(t, m.deps.Pressure.Conditions())
 	})
 }
@@ -192,16 +211,16 @@ func TestUnusedImagesAreRemovedBeforePodsAreEvicted(t *testing.T) {
 	runManager(t, w, config, func(t *testing.T, _ *Manager, _ *record.FakeRecorder) {
 		w.set(NodeFsAvailable, 9*gi)
 		time.Sleep(maxInterval + time.Second)
-		require.Empty(t, w.evicted)
-		require.Equal(t, 1, w.removed)
-		require.Equal(t, 1, w.discarded)
+		require.Empty(t, w.seen().evicted)
+		require.Equal(t, 1, w.seen().removed)
+		require.Equal(t, 1, w.seen().discarded)
 		w.mu.Lock()
 		w.unused = Observations{NodeFsAvailable: {Available: 10*gi + 1, Capacity: 100 * gi}} // without the minimum reclaim
 		w.mu.Unlock()
 		w.set(NodeFsAvailable, 9*gi)
 		time.Sleep(maxInterval + time.Second)
-		require.Equal(t, []string{"p"}, w.evicted)
-		require.True(t, w.failures[0].Discard, "its containers occupy the disk, too")
+		require.Equal(t, []string{"p"}, w.seen().evicted)
+		require.True(t, w.seen().failures[0].Discard, "its containers occupy the disk, too")
 	})
 }
 
@@ -219,9 +238,9 @@ func TestSoftThresholdUsesThePodsGracePeriod(t *testing.T) {
 	runManager(t, w, config, func(t *testing.T, m *Manager, _ *record.FakeRecorder) {
 		require.Len(t, m.deps.Pressure.Conditions(), 1)
 		time.Sleep(59 * time.Second)
-		require.Empty(t, w.evicted)
+		require.Empty(t, w.seen().evicted)
 		time.Sleep(2 * time.Second)
-		require.Equal(t, []int64{30}, w.graces)
+		require.Equal(t, []int64{30}, w.seen().graces)
 	})
 }
 
@@ -241,8 +260,8 @@ func TestIdleNodeIsHardlyMeasured(t *testing.T) {
 		w.set(MemoryAvailable, test.at)
 		runManager(t, w, Config{Hard: test.hard}, func(t *testing.T, _ *Manager, events *record.FakeRecorder) {
 			time.Sleep(time.Hour)
-			require.LessOrEqual(t, w.measured, test.most)
-			require.GreaterOrEqual(t, w.measured, test.least)
+			require.LessOrEqual(t, w.seen().measured, test.most)
+			require.GreaterOrEqual(t, w.seen().measured, test.least)
 			require.LessOrEqual(t, len(events.Events), test.most)
 		})
 	}
@@ -252,7 +271,7 @@ func TestUnmeasuredNodeEvictsNothing(t *testing.T) {
 	w := &world{observed: Observations{}, err: errors.New("no runtime"), pods: []*corev1.Pod{pod("p", 0, "", "")}}
 	runManager(t, w, Config{Hard: DefaultHard()}, func(t *testing.T, m *Manager, _ *record.FakeRecorder) {
 		time.Sleep(time.Minute)
-		require.Empty(t, w.evicted)
+		require.Empty(t, w.seen().evicted)
 		require.Empty(t, m.deps.Pressure.Conditions())
 	})
 }

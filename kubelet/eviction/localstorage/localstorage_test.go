@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,56 +89,77 @@ func TestLimited(t *testing.T) {
 // TestPodsAreMeasuredWhenTheDiskFills counts the measurements of a Pod with a limit of 100 MiB.
 func TestPodsAreMeasuredWhenTheDiskFills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards all below; the test holds it but in its pauses
+		mu.Lock()
+		pause := func(d time.Duration) {
+			mu.Unlock()
+			time.Sleep(d)
+			synctest.Wait()
+			mu.Lock()
+		}
 		var pods []*corev1.Pod
 		free, used, measured, read := int64(1000*mi), int64(0), 0, 0
 		var failure error
 		var exceeded []string
 		w, err := New(Deps{
-			Pods: func() []*corev1.Pod { return pods },
+			Pods: func() []*corev1.Pod {
+				mu.Lock()
+				defer mu.Unlock()
+				return pods
+			},
 			Measure: func(context.Context, *corev1.Pod, bool) (Usage, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				measured++
 				return usage(0, 0, used), failure
 			},
 			Free: func(context.Context) (int64, bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				read++
 				return free, true, nil
 			},
-			OnExceeded: func(_ *corev1.Pod, excess Excess) { exceeded = append(exceeded, excess.Signal) },
-			Clock:      clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+			OnExceeded: func(_ *corev1.Pod, excess Excess) {
+				mu.Lock()
+				defer mu.Unlock()
+				exceeded = append(exceeded, excess.Signal)
+			},
+			Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Start(ctx) }()
 		w.PodChanged(pod("", "", ""))
-		time.Sleep(time.Hour)
+		pause(time.Hour)
 		require.Zero(t, read, "no Pod has a limit")
 
 		pods = []*corev1.Pod{pod("", "", "100Mi")}
 		w.PodChanged(pods[0])
-		time.Sleep(2 * time.Second)
+		pause(2 * time.Second)
 		require.Equal(t, 1, measured)
-		time.Sleep(10 * time.Minute)
+		pause(10 * time.Minute)
 		require.LessOrEqual(t, measured, 1+10*60/30, "an idle Pod is hardly measured")
 		measured = 0
 		free -= 60 * mi // which may be the Pod's
-		time.Sleep(11 * time.Second)
+		pause(11 * time.Second)
 		require.Equal(t, 1, measured)
 		used, failure = 101*mi, errors.New("busy")
 		free -= 60 * mi
-		time.Sleep(11 * time.Second)
+		pause(11 * time.Second)
 		require.Empty(t, exceeded)
 		failure = nil
-		time.Sleep(11 * time.Second)
+		pause(11 * time.Second)
 		require.Equal(t, []string{SignalEmptyDir}, exceeded)
-		time.Sleep(time.Minute)
+		pause(time.Minute)
 		require.Len(t, exceeded, 1, "it is reported once")
 
 		pods = nil
-		time.Sleep(time.Minute)
+		pause(time.Minute)
 		read = 0
-		time.Sleep(time.Hour)
+		pause(time.Hour)
 		require.Zero(t, read, "no Pod is left")
+		mu.Unlock()
 		cancel()
 		require.NoError(t, <-done)
 	})

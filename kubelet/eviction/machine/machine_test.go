@@ -123,3 +123,17 @@ func TestKernelReportsTheUseOfMemory(t *testing.T) {
 	require.NoError(t, <-done)
 	require.False(t, m.Arm(eviction.MemoryAvailable, distance), "it is not watched any more")
 }
+
+// BenchmarkObserve is the cost of one measurement, of which an idle node has one each 10 s.
+func BenchmarkObserve(b *testing.B) {
+	here := b.TempDir()
+	m, err := New(Deps{
+		Node: node.NewLinuxMachine("/", here), Runtime: &runtime{images: here, containers: here},
+		PodsCgroup: func() (cm.Dirs, error) { return cm.Dirs{}, nil }, RootDir: here, Clock: clock.RealClock{},
+	})
+	require.NoError(b, err)
+	for b.Loop() {
+		_, _, err := m.Observe(b.Context())
+		require.NoError(b, err)
+	}
+}

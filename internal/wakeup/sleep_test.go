@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/internal/wakeup"
 )
@@ -17,6 +18,9 @@ func TestSleepEndsAfterItsTimeOrWithItsContext(t *testing.T) {
 		began := time.Now()
 		require.True(t, wakeup.Sleep(t.Context(), clock.RealClock{}, time.Minute))
 		require.Equal(t, time.Minute, time.Since(began))
+
+		stopped := testclock.NewFakeClock(began)
+		require.True(t, wakeup.Sleep(t.Context(), stopped, 0))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -99,6 +99,7 @@ func kubeletCommand(c *Cluster, kubelet Kubelet) ([]string, error) {
 			program, "node", "--kubeconfig", c.componentKubeconfig("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
+			"--eviction-hard", "memory.available<1Mi,nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%",
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
 		}, nil
 	}

@@ -106,7 +106,7 @@ func (c *cluster) writeToken(path, token string) {
 // join runs `berth node` until the returned function is called.
 func (a *testNode) join(c *cluster, kubeconfig, bootstrap string, port int) (stop func()) {
 	a.t.Helper()
-	cmd := exec.Command(c.berth, "node", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap,
+	cmd := exec.Command(c.berth, "node", noEviction, "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap,
 		"--rotate-server-certificates", "--node-name", a.name, "--node-ip", "127.0.0.1", "--port", strconv.Itoa(port),
 		"--healthz-port", "0", "--root-dir", a.root(), "--pod-logs-dir", a.logs(), "--cgroup-root", "/"+a.cgroup(),
 		"--container-runtime-endpoint", "unix://"+a.runtime.Socket())

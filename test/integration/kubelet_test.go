@@ -201,7 +201,8 @@ func newTestKubelet(t *testing.T, more string) *testKubelet {
 	require.NoError(t, os.Mkdir(filepath.Dir(k.program), 0o755))
 	require.NoError(t, os.Symlink(berthBinary(t), k.program))
 	k.write("config.yaml", kubeletHeader+fmt.Sprintf("failCgroupV1: false\nfailSwapOn: false\naddress: 127.0.0.1\nport: %d\nhealthzPort: 0\n"+
-		"containerRuntimeEndpoint: unix://%s\ncgroupRoot: /%s\npodLogsDir: %s\nenforceNodeAllocatable: [none]\nmakeIPTablesUtilChains: false\n",
+		"containerRuntimeEndpoint: unix://%s\ncgroupRoot: /%s\npodLogsDir: %s\nenforceNodeAllocatable: [none]\nmakeIPTablesUtilChains: false\n"+
+		"evictionHard: {memory.available: 0%%}\n", // the machine's disk is also everybody else's
 		k.port, k.node.runtime.Socket(), k.node.cgroup(), k.node.logs())+more)
 	return k
 }

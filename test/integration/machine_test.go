@@ -117,7 +117,7 @@ func (m *machine) boot() {
 // join makes the machine a node of its cluster.
 func (m *machine) join(flags ...string) {
 	m.t.Helper()
-	m.launch("node", nil, append([]string{m.c.berth, "node", "--node-name", m.name,
+	m.launch("node", nil, append([]string{m.c.berth, "node", noEviction, "--node-name", m.name,
 		"--bootstrap-kubeconfig", m.c.remoteKubeconfig(filepath.Join(m.dir, "admin.kubeconfig")),
 		"--kubeconfig", filepath.Join(m.dir, "node.kubeconfig"), "--rotate-server-certificates",
 		"--container-runtime-endpoint", "unix://" + m.runtime.Socket(), "--root-dir", m.kubelet(),

@@ -102,7 +102,7 @@ func newMember(t *testing.T, h *hub, c *cluster, i int) *member {
 func (m *member) start(arguments ...string) {
 	m.t.Helper()
 	m.out = newOutput()
-	m.cmd = inside(m.namespace, append([]string{m.berth, "node", "--data-dir", m.dataDir, "--node-name", m.name, "--healthz-port", "0"}, arguments...)...)
+	m.cmd = inside(m.namespace, append([]string{m.berth, "node", noEviction, "--data-dir", m.dataDir, "--node-name", m.name, "--healthz-port", "0"}, arguments...)...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.out
 	require.NoError(m.t, m.cmd.Start())
 	m.ended = make(chan error, 1)

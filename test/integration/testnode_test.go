@@ -106,6 +106,10 @@ func (a *testNode) importImages(ctx context.Context) {
 	}
 }
 
+// noEviction are the flags of a node on which no Pod is evicted or rejected however little the machine has left: its disk is
+// also everybody else's.
+const noEviction = "--eviction-hard=memory.available<0%,nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%"
+
 func (a *testNode) root() string { return filepath.Join(a.dir, "kubelet") }
 func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }
 

@@ -108,7 +108,7 @@ func (w *volumeChaos) startDaemons(driver string) {
 	pki := func(name string) string { return filepath.Join(w.dataDir, "pki", name) }
 	logs := filepath.Join(w.dataDir, "log")
 	for name, args := range map[string][]string{
-		"kubelet": {"node", "--kubeconfig", kubeconfig("node"), "--node-name", homeNode, "--node-ip", w.gateway(),
+		"kubelet": {"node", noEviction, "--kubeconfig", kubeconfig("node"), "--node-name", homeNode, "--node-ip", w.gateway(),
 			"--container-runtime-endpoint", "unix://" + filepath.Join(w.runDir(), "containerd.sock"),
 			"--healthz-port", "0", "--root-dir", w.kubeletDir(), "--pod-logs-dir", filepath.Join(logs, "pods"), "--cgroup-root", "/berth-" + w.id(),
 			"--tls-cert-file", pki("kubelet-server.crt"), "--tls-private-key-file", pki("kubelet-server.key"),

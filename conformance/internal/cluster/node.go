@@ -14,6 +14,10 @@ type Node struct {
 	berth, dataDir string
 }
 
+// noEviction keeps the node from evicting Pods when the disk, which it shares with the machine, fills up. The first node is
+// short of its disk at 2Gi at most.
+const noEviction = "--eviction-hard=memory.available<100Mi,nodefs.available<2Gi,nodefs.inodesFree<0%,imagefs.available<2Gi,imagefs.inodesFree<0%"
+
 // Join deletes what an earlier run left in the data directory, joins the machine of the link to the cluster with a new token,
 // and returns once its node is ready.
 func (c *Cluster) Join(ctx context.Context, link *Link, name, dataDir, log string) (*Node, error) {
@@ -28,7 +32,7 @@ func (c *Cluster) Join(ctx context.Context, link *Link, name, dataDir, log strin
 	}
 	argv := append(link.enter(), c.Berth())
 	argv = append(argv, command[1:]...)
-	argv = append(argv, "--reset", "--node-name", name, "--node-ip", link.Machine.String(), "--bin-dir", c.config.Bin, "--data-dir", dataDir)
+	argv = append(argv, "--reset", noEviction, "--node-name", name, "--node-ip", link.Machine.String(), "--bin-dir", c.config.Bin, "--data-dir", dataDir)
 	p, err := startProcess(ctx, "node "+name, log, c.config.Timeout, argv...)
 	if err != nil {
 		return nil, err

@@ -43,22 +43,23 @@ func Running(proc, path string) int {
 	if err != nil || pid <= 0 {
 		return 0
 	}
-	if start, state, err := stat(proc, pid); err != nil || start != fields[1] || state == "Z" {
+	if start, ended, err := stat(proc, pid); err != nil || start != fields[1] || ended {
 		return 0
 	}
 	return pid
 }
 
-// stat returns when the process started, in clock ticks since boot, and its state (fields 22 and 3 of /proc/PID/stat).
-func stat(proc string, pid int) (start, state string, err error) {
+// stat returns when the process started, in clock ticks since boot, and whether it has ended (fields 22, 3 and 20 of
+// /proc/PID/stat). As long as a thread of a killed process ends, its ports are in use, although its first thread is a zombie.
+func stat(proc string, pid int) (start string, ended bool, err error) {
 	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return "", "", fmt.Errorf("read process %d: %w", pid, err)
+		return "", false, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	// The command's name is in parentheses and may contain any characters: count from the last parenthesis.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
-		return "", "", fmt.Errorf("read process %d: short stat", pid)
+		return "", false, fmt.Errorf("read process %d: short stat", pid)
 	}
-	return fields[19], fields[0], nil
+	return fields[19], fields[0] == "Z" && fields[17] == "1", nil
 }

@@ -34,15 +34,17 @@ func TestProcessesOfAnotherNamespace(t *testing.T) {
 	proc, path := t.TempDir(), filepath.Join(t.TempDir(), "x.pid")
 	require.NoError(t, os.WriteFile(path, []byte("7 4321\n"), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(proc, "7"), 0o755))
-	write := func(state, start string) {
-		line := "7 (a) b) " + state + " 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 " + start + " 0 0\n"
+	write := func(state, threads, start string) {
+		line := "7 (a) b) " + state + " 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 " + start + " 0 0\n"
 		require.NoError(t, os.WriteFile(filepath.Join(proc, "7/stat"), []byte(line), 0o600))
 	}
-	write("S", "4321")
+	write("S", "1", "4321")
 	require.Equal(t, 7, Running(proc, path))
-	write("Z", "4321")
+	write("Z", "2", "4321")
+	require.Equal(t, 7, Running(proc, path), "a thread of it still ends")
+	write("Z", "1", "4321")
 	require.Zero(t, Running(proc, path))
-	write("S", "4322")
+	write("S", "1", "4322")
 	require.Zero(t, Running(proc, path))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "7/stat"), []byte("7 (a) S 1"), 0o600))
 	require.Zero(t, Running(proc, path))

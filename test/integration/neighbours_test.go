@@ -221,7 +221,7 @@ func (n *neighbourhood) volumeHog(t *testing.T) {
 		`"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]`,
 		never+`, "volumes": [{"name": "fill", "emptyDir": {"sizeLimit": "8Mi"}}]`)
 	require.Equal(t, "Evicted", n.ended(t, "filler").Status.Reason)
-	n.explains(t, "filler", "Evicted")
+	n.explains(t, "filler", "was evicted")
 }
 
 func (n *neighbourhood) endlessLine(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -121,7 +122,8 @@ func (a *testNode) options() agent.Config {
 	return agent.Config{
 		Node:    agent.NodeConfig{Name: a.name, IPs: []net.IP{a.runtime.Gateway.AsSlice()}, Version: "v1.36.3"},
 		RootDir: a.root(), Logs: agent.LogsConfig{PodsDir: a.logs()}, Cgroups: agent.CgroupConfig{Root: "/" + a.cgroup()},
-		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + a.runtime.Socket()},
+		Runtime:  agent.RuntimeConfig{Endpoint: "unix://" + a.runtime.Socket()},
+		Eviction: eviction.Config{Hard: map[string]string{}}, // as noEviction
 	}
 }
 

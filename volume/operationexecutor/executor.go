@@ -193,7 +193,7 @@ func (e *Executor) start(
 func (e *Executor) callPlugin(plugin, kind string, f func() error) (err error) {
 	began := e.clock.Now()
 	defer func() { e.deps.Observe(plugin, kind, e.clock.Since(began), err) }()
-	return contain.Do("plugin "+plugin+" "+kind, "", f)
+	return contain.Do(fmt.Sprintf("plugin %q", plugin), "", f)
 }
 
 // AttachVolume implements OperationExecutor.

@@ -83,3 +83,33 @@ func TestRecordOfAnyLength(t *testing.T) {
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
+
+// TestTerminationMessageOfARotatedLog makes the message of logs that were rotated shortly before the end.
+func TestTerminationMessageOfARotatedLog(t *testing.T) {
+	record := func(text string) string { return "2026-01-01T00:00:01.000000001Z stdout F " + text + "\n" }
+	many := strings.Repeat(record("old"), 100)
+	for name, test := range map[string]struct {
+		current, rotated string
+		missing          bool
+		want             string
+	}{
+		"nothing since":      {"", record("one") + record("two"), false, "one\ntwo\n"},
+		"not reopened yet":   {"", record("one"), true, "one\n"},
+		"goes on":            {record("three"), record("one") + record("two"), false, "one\ntwo\nthree\n"},
+		"80 lines in all":    {record("new"), many, false, strings.Repeat("old\n", 79) + "new\n"},
+		"one line":           {"", string(partialRecords(64 << 10)), false, strings.Repeat("x", maxFallbackBytes)},
+		"enough in the last": {string(partialRecords(64 << 10)), many, false, strings.Repeat("x", maxFallbackBytes)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, test.current)
+			if test.missing {
+				require.NoError(t, os.Remove(path))
+			}
+			require.NoError(t, os.WriteFile(path+".20260101-000000.gz", []byte("older"), 0o600))
+			require.NoError(t, os.WriteFile(path+".20260101-000001", []byte(record("older")), 0o600))
+			require.NoError(t, os.WriteFile(path+".20260101-000002", []byte(test.rotated), 0o600))
+			require.NoError(t, os.WriteFile(path+".20260101-000003.tmp", []byte("half"), 0o600))
+			require.Equal(t, test.want, TerminationMessage(t.Context(), failed(path)))
+		})
+	}
+}

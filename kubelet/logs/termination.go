@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -86,13 +88,48 @@ func readFileTail(path string, limit int64) (string, error) {
 	return strings.ToValidUTF8(string(content), "\uFFFD"), err
 }
 
-// readLogTail reads the last lines of a log, at most maxFallbackBytes. Its cost does not depend on the size of the log.
+// readLogTail reads the last lines of a log, at most maxFallbackBytes. Its cost does not depend on the size of the log. A log
+// that was rotated shortly before its end goes on in the file before.
 func readLogTail(ctx context.Context, path string) string {
 	content, err := readLogEnd(ctx, path)
+	if len(content) < maxFallbackBytes && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		if before, beforeErr := readLogEnd(ctx, newestRotated(path)); beforeErr == nil {
+			content, err = lastLines(append(before, content...)), nil
+		}
+	}
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination message from logs: %v", err)
 	}
 	return strings.ToValidUTF8(string(content), "\uFFFD")
+}
+
+// newestRotated returns the file that was the log before the last rotation and that is not compressed yet; empty if there is
+// none. The names of rotated files sort by age, see package rotate.
+func newestRotated(path string) string {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return ""
+	}
+	for _, entry := range slices.Backward(entries) { // sorted by name
+		name := entry.Name()
+		if strings.HasPrefix(name, filepath.Base(path)+".") && !strings.HasSuffix(name, ".gz") && !strings.HasSuffix(name, ".tmp") {
+			return filepath.Join(filepath.Dir(path), name)
+		}
+	}
+	return ""
+}
+
+// lastLines returns the last lines of the content that fit into a message.
+func lastLines(content []byte) []byte {
+	content = content[max(len(content)-maxFallbackBytes, 0):]
+	for at, lines := len(content)-1, int64(0); at > 0; at-- {
+		if content[at-1] == '\n' {
+			if lines++; lines == maxFallbackLines {
+				return content[at:]
+			}
+		}
+	}
+	return content
 }
 
 func readLogEnd(ctx context.Context, path string) ([]byte, error) {

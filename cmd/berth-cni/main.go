@@ -84,20 +84,25 @@ func portOf(bridge string, result *types100.Result) (addressfilter.Port, error) 
 	return port, nil
 }
 
-func add(args *skel.CmdArgs) error {
-	c, result, err := parse(args.StdinData)
+// restrict keeps the Pod to the addresses that the plugin bridge gave it. To do that twice changes nothing.
+func restrict(stdin []byte) (*config, *types100.Result, addressfilter.Port, error) {
+	c, result, err := parse(stdin)
 	if err != nil {
-		return err
+		return nil, nil, addressfilter.Port{}, err
 	}
 	if result == nil {
-		return errors.New("no result of a plugin before: this plugin comes after the plugin bridge")
+		return nil, nil, addressfilter.Port{}, errors.New("no result of a plugin before: this plugin comes after the plugin bridge")
 	}
 	port, err := portOf(c.Bridge, result)
 	if err != nil {
-		return err
+		return nil, nil, port, err
 	}
-	table := addressfilter.Table{Bridge: c.Bridge}
-	if err := table.Restrict(port); err != nil {
+	return c, result, port, addressfilter.Table{Bridge: c.Bridge}.Restrict(port)
+}
+
+func add(args *skel.CmdArgs) error {
+	c, result, port, err := restrict(args.StdinData)
+	if err != nil {
 		return err
 	}
 	if len(c.RuntimeConfig.PortMappings) == 0 {
@@ -105,7 +110,7 @@ func add(args *skel.CmdArgs) error {
 	}
 	mapped, err := invoke.DelegateAdd(context.Background(), portmap, args.StdinData, nil)
 	if err != nil {
-		return errors.Join(fmt.Errorf("forward the Pod's host ports: %w", err), table.Release(port))
+		return errors.Join(fmt.Errorf("forward the Pod's host ports: %w", err), addressfilter.Table{Bridge: c.Bridge}.Release(port))
 	}
 	return types.PrintResult(mapped, c.CNIVersion)
 }
@@ -133,18 +138,8 @@ func del(args *skel.CmdArgs) error {
 
 // check restricts the port again, which changes nothing if it is restricted.
 func check(args *skel.CmdArgs) error {
-	c, result, err := parse(args.StdinData)
+	c, _, _, err := restrict(args.StdinData)
 	if err != nil {
-		return err
-	}
-	if result == nil {
-		return errors.New("no result of a plugin before: this plugin comes after the plugin bridge")
-	}
-	port, err := portOf(c.Bridge, result)
-	if err != nil {
-		return err
-	}
-	if err := (addressfilter.Table{Bridge: c.Bridge}).Restrict(port); err != nil {
 		return err
 	}
 	if len(c.RuntimeConfig.PortMappings) == 0 {

@@ -17,6 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // minDelay and maxDelay bound the delay before Loop starts a function again. It doubles with each panic.
@@ -86,12 +89,7 @@ func Loop(ctx context.Context, site, object string, fn func(ctx context.Context)
 			if Do(site, object, func() error { fn(ctx); return nil }) == nil {
 				return
 			}
-			timer := time.NewTimer(delay)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-			}
+			wakeup.Sleep(ctx, clock.RealClock{}, delay)
 		}
 	}
 }

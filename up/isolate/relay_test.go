@@ -12,13 +12,29 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// listen opens a UDP and a TCP port of one number.
+func listen(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var err error
+	for range 20 { // another process may have the number for the other protocol
+		var packets net.PacketConn
+		packets, err = net.ListenPacket("udp", "127.0.0.1:0")
+		require.NoError(t, err)
+		var streams net.Listener
+		streams, err = net.Listen("tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, streams
+		}
+		require.NoError(t, packets.Close())
+	}
+	require.NoError(t, err)
+	return nil, nil
+}
+
 // echo is a name server that replies with the request, and for TCP closes the connection then.
 func echo(t *testing.T, running *sync.WaitGroup) (address string, stop func()) {
 	t.Helper()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	streams, err := net.Listen("tcp", packets.LocalAddr().String())
-	require.NoError(t, err)
+	packets, streams := listen(t)
 	running.Go(func() {
 		buffer := make([]byte, maxDatagram)
 		for {
@@ -49,15 +65,17 @@ func TestRequestsAreRelayed(t *testing.T) {
 	defer running.Wait()
 	server, stop := echo(t, &running)
 	defer stop()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	streams, err := net.Listen("tcp", packets.LocalAddr().String())
-	require.NoError(t, err)
-	r := &relay{server: server, packets: packets, streams: streams, slots: make(chan struct{}, 1)}
+	packets, streams := listen(t)
+	r := &relay{server: server, packets: packets, streams: streams, slots: make(chan struct{}, 4)}
 	ctx, cancel := context.WithCancel(t.Context())
-	running.Go(func() { r.run(ctx) })
+	ended := make(chan struct{})
+	running.Go(func() {
+		defer close(ended)
+		r.run(ctx)
+	})
 	defer r.close()
 	defer cancel()
+	// A request keeps its slot until its relay has ended, which may be after the reply: no request may need another's slot.
 	for _, network := range []string{"udp", "tcp", "udp", "tcp"} {
 		connection, err := net.Dial(network, packets.LocalAddr().String())
 		require.NoError(t, err)
@@ -69,7 +87,12 @@ func TestRequestsAreRelayed(t *testing.T) {
 		require.Equal(t, "question", string(reply[:n]))
 		require.NoError(t, connection.Close())
 	}
-	require.True(t, r.take())
+	r.close()
+	<-ended
+	for range cap(r.slots) {
+		require.True(t, r.take())
+	}
 	require.False(t, r.take(), "the number of requests is bounded")
 	r.free()
+	require.True(t, r.take())
 }

@@ -53,7 +53,9 @@ func TestDeferredResizesAreGrantedInOrder(t *testing.T) {
 		s, _ := f.statuses.Get(p.UID)
 		require.True(t, isDeferred(s), p.Name)
 	}
-	require.Equal(t, 1, f.metrics.withPrefix("accepted")["accepted pod_resized"])
+	accepted := func() int { return f.metrics.withPrefix("accepted")["accepted pod_resized"] }
+	f.waitFor("it is counted", func() bool { return accepted() > 0 }) // after the status
+	require.Equal(t, 1, accepted())
 
 	// Of equal ones the oldest is next.
 	f.admitter.setMilliCPU(140)

@@ -63,7 +63,28 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	if err := ensure(ctx, api.ClusterRoles(), role, changeClusterRole); err != nil {
 		return fmt.Errorf("ensure cluster role %q: %w", role.Name, err)
 	}
-	return ensureClusterBinding(ctx, client, KubeletProxyRole, KubeletProxyRole, KubeletClientUser)
+	if err := ensureClusterBinding(ctx, client, KubeletProxyRole, KubeletProxyRole, KubeletClientUser); err != nil {
+		return err
+	}
+	reader := metricsReader()
+	if err := ensure(ctx, api.ClusterRoles(), reader, changeClusterRole); err != nil {
+		return fmt.Errorf("ensure cluster role %q: %w", reader.Name, err)
+	}
+	return nil
+}
+
+// metricsReader extends the roles view, edit and admin by metrics.k8s.io: who may read Pods may read their usage. Its name is
+// that of the role that metrics-server brings.
+func metricsReader() *rbacv1.ClusterRole {
+	role := &rbacv1.ClusterRole{ObjectMeta: meta("system:aggregated-metrics-reader", ""), Rules: []rbacv1.PolicyRule{
+		rule("metrics.k8s.io", []string{"get", "list"}, "nodes", "pods"),
+	}}
+	labels := map[string]string{}
+	for _, aggregate := range []string{"view", "edit", "admin"} {
+		labels["rbac.authorization.k8s.io/aggregate-to-"+aggregate] = "true"
+	}
+	role.Labels = labels
+	return role
 }
 
 // ensureJoining grants what machines with a token of JoinersGroup need to join.

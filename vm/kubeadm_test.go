@@ -4,7 +4,9 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var kubeadmDir = flag.String("kubeadm", "../bin/kubeadm", "the directory of conformance/build-kubeadm.sh")
+var (
+	kubeadmDir = flag.String("kubeadm", "../bin/kubeadm", "the directory of conformance/build-kubeadm.sh")
+	saved      = flag.String("saved", "", "directory that keeps the disk of the first machine after kubeadm init; a disk there is used in place of an init")
+)
 
 // The machines' addresses in their network, and the Pods' networks on them.
 const (
@@ -39,7 +44,7 @@ apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: systemd
 runtimeRequestTimeout: 10m
----
+` + shutdownPeriods + `---
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
@@ -71,8 +76,7 @@ func TestKubeadm(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
 	dir := guestShare(t, filepath.Join(*kubeadmDir, "images"), filepath.Join(*kubeadmDir, "images.txt"), filepath.Join(*kubeadmDir, "programs", "kubeadm"))
-	first := startKubeadmMachine(t, network, "first", firstAddress, firstPods, dir)
-	initCluster(t, first)
+	first := startInitialised(t, network, dir)
 	requireWeb(t, first)
 
 	t.Log("restart the kubelet")
@@ -83,7 +87,7 @@ func TestKubeadm(t *testing.T) {
 	requireWeb(t, first)
 
 	t.Log("join a second machine")
-	second := startKubeadmMachine(t, network, "second", secondAddress, secondPods, dir)
+	second := startKubeadmMachine(t, machineOptions(network, "second", secondAddress, dir), secondPods)
 	join := output(t, first, "kubeadm token create --print-join-command")
 	logged(t, second, strings.TrimSpace(join)+" --node-name second")
 	waitFor(t, first, 600, kubectl+"wait --for=condition=Ready --timeout=5s node/second")
@@ -113,16 +117,51 @@ const allReady = kubectl + "-n kube-system wait --for=condition=Ready --timeout=
 const runningContainers = `find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | sort | while read -r scope; do
 	pid=$(head -n 1 $scope/cgroup.procs); echo "${scope##*/} $pid $(cut -d ' ' -f 22 /proc/$pid/stat)"; done`
 
-func startKubeadmMachine(t *testing.T, network *Network, name, address, pods, dir string) *Machine {
+func machineOptions(network *Network, name, address, dir string) Options {
+	return Options{Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{{Dir: dir, Path: share}}}
+}
+
+// startInitialised returns a machine that is the control plane of a cluster and runs Pods.
+func startInitialised(t *testing.T, network *Network, dir string) *Machine {
 	t.Helper()
-	m := start(t, Options{
-		Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{{Dir: dir, Path: share}},
-	})
+	options := machineOptions(network, "first", firstAddress, dir)
+	if *saved == "" {
+		m := startKubeadmMachine(t, options, firstPods)
+		initCluster(t, m)
+		return m
+	}
+	disk := filepath.Join(*saved, "first.qcow2")
+	if _, err := os.Stat(disk); errors.Is(err, fs.ErrNotExist) {
+		m := startKubeadmMachine(t, options, firstPods)
+		initCluster(t, m)
+		require.NoError(t, m.Shutdown(t.Context()))
+		require.NoError(t, m.SaveRoot(t.Context(), disk))
+		require.NoError(t, m.Boot(t.Context()))
+		return m
+	}
+	options.Root = disk
+	m := start(t, options)
+	showOnFailure(t, m)
+	// The kubelet of the saved disk may be an older one.
+	output(t, m, "systemctl stop kubelet && cp "+share+"/kubelet /usr/bin/ && systemctl start kubelet")
+	return m
+}
+
+// showOnFailure shows what the kubelet and the cluster say if the test has failed.
+func showOnFailure(t *testing.T, m *Machine) {
+	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(m.Output(context.WithoutCancel(t.Context()), "journalctl --no-pager -n 200 -u kubelet; "+kubectl+"get pods -A -o wide; "+kubectl+"get events -A"))
 		}
 	})
+}
+
+// startKubeadmMachine boots a machine that has what kubeadm needs. pods is its Pods' network.
+func startKubeadmMachine(t *testing.T, options Options, pods string) *Machine {
+	t.Helper()
+	m := start(t, options)
+	showOnFailure(t, m)
 	images, err := os.ReadFile(filepath.Join(*kubeadmDir, "images.txt"))
 	require.NoError(t, err)
 	sandbox := ""
@@ -137,7 +176,7 @@ func startKubeadmMachine(t *testing.T, network *Network, name, address, pods, di
 	// CoreDNS does not start without a server to forward to; this one is of the addresses for documentation.
 	output(t, m, "echo nameserver 192.0.2.1 > /etc/resolv.conf")
 	// The machines have two networks, so the kubelet's address is named; and their names are those of the certificates.
-	output(t, m, "cp "+share+"/kubeadm /usr/bin/ && echo KUBELET_EXTRA_ARGS=--node-ip="+address+" > /etc/default/kubelet && printf '%s\\n' '"+firstAddress+" first' '"+secondAddress+" second' >> /etc/hosts")
+	output(t, m, "cp "+share+"/kubeadm /usr/bin/ && echo KUBELET_EXTRA_ARGS=--node-ip="+strings.TrimSuffix(options.Address, "/24")+" > /etc/default/kubelet && printf '%s\\n' '"+firstAddress+" first' '"+secondAddress+" second' >> /etc/hosts")
 	return m
 }
 

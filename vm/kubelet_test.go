@@ -52,7 +52,7 @@ func podProcesses(t *testing.T, m *Machine, limit int) []podProcess {
 // checks what it makes of the three QoS classes, and that its restart leaves the containers alone. It is the short part that
 // CI runs; -kubelet runs it with upstream's.
 func TestKubeletUnderSystemd(t *testing.T) {
-	m := startStandaloneKubelet(t)
+	m := startStandaloneKubelet(t, "pods", "")
 	before := podProcesses(t, m, 300)
 	requireQoS(t, m, before)
 
@@ -64,7 +64,7 @@ func TestKubeletUnderSystemd(t *testing.T) {
 
 // TestKubeletAfterReboot checks that the static Pods come back with the machine, and after a power cut.
 func TestKubeletAfterReboot(t *testing.T) {
-	m := startStandaloneKubelet(t)
+	m := startStandaloneKubelet(t, "pods", "")
 	podProcesses(t, m, 300)
 	for _, stop := range []func() error{func() error { return m.Shutdown(t.Context()) }, m.PowerCut} {
 		require.NoError(t, stop())
@@ -73,14 +73,15 @@ func TestKubeletAfterReboot(t *testing.T) {
 	}
 }
 
-// startStandaloneKubelet boots a machine in which the kubelet starts the Pods of guest/pods.
-func startStandaloneKubelet(t *testing.T) *Machine {
+// startStandaloneKubelet boots a machine in which the kubelet starts the Pods of a directory in guest, with more configuration.
+func startStandaloneKubelet(t *testing.T, pods, config string) *Machine {
+	t.Helper()
 	m := start(t, Options{Shares: []Share{{Dir: guestShare(t), Path: share}}, Name: "node", MemoryMiB: 2048})
 	installContainerd(t, m, share, "10.100.0.0/24", pauseImage)
 	importImage(t, m, share, pauseArchive(t))
 	installKubelet(t, m, share, "10-standalone.conf")
-	output(t, m, "mkdir -p /etc/kubernetes && cp -r "+share+"/guest/pods /etc/kubernetes/manifests && cp "+share+
-		"/guest/kubelet.yaml /etc/kubernetes/ && systemctl start kubelet")
+	output(t, m, "mkdir -p /etc/kubernetes /var/log/pods-ends && cp -r "+share+"/guest/"+pods+" /etc/kubernetes/manifests && (cat "+share+
+		"/guest/kubelet.yaml && echo "+quote(config)+") > /etc/kubernetes/kubelet.yaml && systemctl start kubelet")
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(m.Output(context.WithoutCancel(t.Context()), "journalctl --no-pager -n 100 -u kubelet -u containerd"))

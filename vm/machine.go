@@ -84,8 +84,7 @@ func prepare(ctx context.Context, image *Image, dir string, options Options, log
 	if options.Network != nil {
 		m.files.networkSocket, m.files.networkMAC = options.Network.path, options.Network.nextMAC()
 	}
-	err = command(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(image.dir, rootFile), m.files.root)
-	if err != nil {
+	if err := m.makeRoot(ctx); err != nil {
 		return nil, err
 	}
 	for i, size := range options.DisksGiB {
@@ -102,6 +101,23 @@ func prepare(ctx context.Context, image *Image, dir string, options Options, log
 		group.Go(func() error { return share.makeDisk(ctx, path) })
 	}
 	return m, group.Wait()
+}
+
+// makeRoot makes the machine's root disk.
+func (m *Machine) makeRoot(ctx context.Context) error {
+	if m.options.Root != "" {
+		return command(ctx, "cp", "--sparse=always", m.options.Root, m.files.root)
+	}
+	return command(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.image.dir, rootFile), m.files.root)
+}
+
+// SaveRoot copies the root disk of a machine that is off to a file, for Options.Root of another one.
+func (m *Machine) SaveRoot(ctx context.Context, path string) error {
+	part := path + ".part"
+	if err := command(ctx, "cp", "--sparse=always", m.files.root, part); err != nil {
+		return fmt.Errorf("save the disk of virtual machine %s: %w", m.options.Name, errors.Join(err, os.RemoveAll(part)))
+	}
+	return os.Rename(part, path)
 }
 
 // Boot starts a machine that is stopped, with the disks that it has, and waits until commands can be run in it.
@@ -170,11 +186,27 @@ func (m *Machine) Shutdown(ctx context.Context) error {
 	if err := m.qmp(ctx, "system_powerdown"); err != nil {
 		return fmt.Errorf("shut down virtual machine %s: %w", m.options.Name, err)
 	}
+	return m.waitOff(ctx)
+}
+
+// Reboot has the machine's own systemd reboot it, and waits until commands can be run in it again.
+func (m *Machine) Reboot(ctx context.Context) error {
+	if err := m.mustRun(ctx, "systemctl reboot"); err != nil {
+		return err
+	}
+	// qemu ends with the system that it runs, also if that one reboots.
+	if err := m.waitOff(ctx); err != nil {
+		return err
+	}
+	return m.Boot(ctx)
+}
+
+func (m *Machine) waitOff(ctx context.Context) error {
 	select {
 	case <-m.process.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("shut down virtual machine %s: %w", m.options.Name, context.Cause(ctx))
+		return fmt.Errorf("virtual machine %s is still on: %w", m.options.Name, context.Cause(ctx))
 	}
 }
 

@@ -24,6 +24,8 @@ type Options struct {
 	MemoryMiB int
 	// DisksGiB are the sizes of further, empty disks: /dev/disk/by-id/virtio-disk1 and so on. They are sparse.
 	DisksGiB []int
+	// Root is a disk that an earlier machine of the same image had, which is copied; one like the image if empty.
+	Root string
 	// Shares are directories of the host that the machine has a read-only copy of.
 	Shares []Share
 	// KernelArgs are added to the kernel's command line.
@@ -102,7 +104,7 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 		kernel = append(kernel, "ifname=lan:"+f.networkMAC, fmt.Sprintf("ip=%s:::%s::lan:none", prefix.Addr(), mask))
 	}
 	args := []string{
-		"-nodefaults", "-no-user-config", "-display", "none", "-m", strconv.Itoa(o.MemoryMiB),
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-m", strconv.Itoa(o.MemoryMiB),
 		"-smp", fmt.Sprintf("%d,sockets=%d", o.CPUs, o.Sockets),
 		"-kernel", f.kernel, "-initrd", f.initrd, "-append", strings.Join(kernel, " "),
 		"-chardev", "file,id=console,path=" + f.console, "-serial", "chardev:console",

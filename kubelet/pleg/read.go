@@ -131,7 +131,7 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 }
 
 // list compares the runtime's sandboxes and containers with the known state, and marks the Pods that differ. With count,
-// each difference without an event is counted as a missed event.
+// differences that no event announces until the next list are counted as missed events.
 func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.listing.Lock()
 	defer w.listing.Unlock()
@@ -207,16 +207,45 @@ func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	for _, uid := range out {
 		w.unread[uid] = append(w.unread[uid], unknownChange)
 	}
-	if count {
-		for _, uid := range out {
-			if _, announced := w.changed[uid]; !announced {
-				w.missedEvents.Add(1)
-				w.deps.Logger.Warn("relist found a Pod that changed without an event", "uid", uid)
-			}
-		}
-	}
+	w.countMissed(out, seen, count)
 	w.fingerprints = seen
 	return out
+}
+
+// countMissed counts the Pods that the last relist found changed and that no event has been about since, and keeps those of this
+// one, which has found seen. Without count it forgets them: a reconnect explains them. The caller holds mu.
+func (w *Watcher) countMissed(changed []types.UID, seen map[types.UID]fingerprint, count bool) {
+	missed := w.unannounced
+	w.unannounced = map[types.UID]map[string]bool{}
+	if !count {
+		return
+	}
+	for uid := range missed {
+		w.missedEvents.Add(1)
+		w.deps.Logger.Warn("relist found a Pod that changed without an event", "uid", uid)
+	}
+	for _, uid := range changed {
+		if _, announced := w.changed[uid]; announced {
+			continue
+		}
+		ids := map[string]bool{}
+		for _, print := range []fingerprint{seen[uid], w.fingerprints[uid]} {
+			for id := range print {
+				ids[id] = true
+			}
+		}
+		w.unannounced[uid] = ids
+	}
+}
+
+// announce records that an event came about a Pod, or about what it has: that of a removal does not name the Pod.
+func (w *Watcher) announce(uid types.UID, id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.unannounced, uid)
+	if uid == "" {
+		maps.DeleteFunc(w.unannounced, func(_ types.UID, ids map[string]bool) bool { return ids[id] })
+	}
 }
 
 // SandboxError says that the runtime has a sandbox and does not report its state.

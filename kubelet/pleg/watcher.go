@@ -90,7 +90,10 @@ type Watcher struct {
 	// touched are, during a relist, the Pods that an event or a read was about since it started, and whether it was a
 	// read: for them the list may be older than the known state. Nil otherwise.
 	touched map[types.UID]bool
-	wake    wakeup.Signal
+	// unannounced are the Pods that the last relist found changed without an event, with the ids of what they had before and
+	// after. The event may be under way: on a busy machine the runtime sends it seconds after the change.
+	unannounced map[types.UID]map[string]bool
+	wake        wakeup.Signal
 }
 
 // New returns a Watcher. Start runs it; Read works without Start.
@@ -117,8 +120,8 @@ func New(deps Deps, config Config) (*Watcher, error) {
 	}, nil
 }
 
-// MissedEvents is how many Pods a relist found changed without an event. It should stay 0 while the runtime sends
-// events.
+// MissedEvents is how many Pods a relist found changed without an event that came until the next relist. It should stay 0
+// while the runtime sends events.
 func (w *Watcher) MissedEvents() int64 { return w.missedEvents.Load() }
 
 // Start watches the runtime until ctx ends. It waits for a runtime that is away.
@@ -173,6 +176,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 		}
 		opened = true
 		uid := uidOf(event)
+		w.announce(uid, event.ContainerId)
 		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
 			continue // it does not name its Pod; the Pod's worker has removed it and knows
 		}

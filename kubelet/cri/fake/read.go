@@ -141,11 +141,35 @@ func (r *Runtime) emit(sandbox *runtimeapi.PodSandboxStatus, id string, kind run
 	if sandbox != nil {
 		event.PodSandboxStatus = proto.Clone(sandbox).(*runtimeapi.PodSandboxStatus)
 	}
+	if r.holding {
+		r.held = append(r.held, event)
+		return
+	}
+	r.send(event)
+}
+
+// send sends an event to all readers. The caller holds mu.
+func (r *Runtime) send(event *runtimeapi.ContainerEventResponse) {
 	for s := range r.streams {
 		select {
 		case s.events <- event:
 		default:
 		}
+	}
+}
+
+// HoldEvents keeps back events, as a busy runtime does, until release is called.
+func (r *Runtime) HoldEvents() (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holding = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, event := range r.held {
+			r.send(event)
+		}
+		r.holding, r.held = false, nil
 	}
 }
 

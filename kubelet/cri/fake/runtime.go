@@ -35,10 +35,13 @@ type Runtime struct {
 	sandboxResources []*runtimeapi.LinuxContainerResources
 	gates            map[string]chan struct{}
 	streams          map[*stream]struct{}
-	exits            map[string]int32
-	interruptStarts  bool // see InterruptStarts
-	cgroupDriver     *runtimeapi.CgroupDriver
-	memoryUsage      map[string]uint64 // by container name
+	// held are the events that wait for the end of HoldEvents.
+	held            []*runtimeapi.ContainerEventResponse
+	holding         bool
+	exits           map[string]int32
+	interruptStarts bool // see InterruptStarts
+	cgroupDriver    *runtimeapi.CgroupDriver
+	memoryUsage     map[string]uint64 // by container name
 }
 
 // New returns a Runtime without sandboxes, containers and images.

@@ -25,10 +25,16 @@ import (
 // kubeletPort is the kubelet's port on the pod bridge's address, which differs between clusters on one machine.
 const kubeletPort = 10250
 
-// Deps are the dependencies of a Cluster. All are required.
+// restartsTimeout bounds the question whether the cluster starts again.
+const restartsTimeout = 5 * time.Second
+
+// Deps are the dependencies of a Cluster. Progress is required.
 type Deps struct {
 	// Progress shows the start and the stop.
 	Progress *Progress
+	// Restarts reports, when the cluster is to stop, whether it starts again at once, so that its Pods run on. It is not called in
+	// namespaces of the cluster's own, which end with it. Nil means that it does not.
+	Restarts func(ctx context.Context) (bool, error)
 }
 
 // RunConfig is the configuration of one run of a cluster.
@@ -62,6 +68,7 @@ type Cluster struct {
 	Layout
 	config       RunConfig
 	progress     *Progress
+	restarts     func(ctx context.Context) (bool, error)
 	clock        clock.WithTicker
 	timeline     *timeline.Recorder
 	stageMetrics *metrics.Stages // of the timeline
@@ -91,7 +98,7 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 	}
 	clock := clock.RealClock{}
 	return &Cluster{
-		Layout: config.Layout, config: config, progress: deps.Progress, clock: clock,
+		Layout: config.Layout, config: config, progress: deps.Progress, restarts: deps.Restarts, clock: clock,
 		timeline: timeline.New(clock, 0), stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
 		servicesReady: map[string]*readiness{proxyName: newReadiness(), dnsName: newReadiness()},
 	}, nil
@@ -133,9 +140,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	defer logFile.Close()
 	c.spareFromOOM()
 
-	started, err := c.runUntilDone(ctx)
-	if err != nil && !started && !clean {
-		return err // Pods of an earlier run may still run; the next start takes them over
+	end, err := c.runUntilDone(ctx)
+	if end == keptPods || err != nil && end == notStarted && !clean {
+		return err // Pods, in the second case of an earlier run, may still run; the next start takes them over
 	}
 	release() // removing the rules of kube-proxy needs the lock
 	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
@@ -246,9 +253,20 @@ func (c *Cluster) openLog() (*os.File, error) {
 	return file, nil
 }
 
-// runUntilDone runs all components until ctx is done, and stops them in reverse order of their dependencies. started
-// reports whether the infrastructure became ready: then this run stopped the Pods.
-func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
+// ending is how a run ended.
+type ending int
+
+const (
+	// notStarted says that the infrastructure did not become ready: Pods of an earlier run may still run.
+	notStarted ending = iota
+	// stoppedPods says that the run stopped the Pods.
+	stoppedPods
+	// keptPods says that the Pods run on, for the next start.
+	keptPods
+)
+
+// runUntilDone runs all components until ctx is done, and stops them in reverse order of their dependencies.
+func (c *Cluster) runUntilDone(ctx context.Context) (end ending, err error) {
 	infrastructure := newGroup(ctx)
 	c.superviseIn(infrastructure, "log rotation", c.newLogRotation)
 	defer func() {
@@ -256,18 +274,39 @@ func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
 		c.progress.Printf("stopped the control plane and containerd")
 	}()
 	if err := c.startInfrastructure(infrastructure).wait(ctx); err != nil {
-		return false, ignoreStop(ctx, err)
+		return notStarted, ignoreStop(ctx, err)
 	}
 	components, err := c.startComponents(ctx)
 	if err != nil {
-		return true, ignoreStop(ctx, err)
+		return stoppedPods, ignoreStop(ctx, err)
 	}
 	err = c.reportReady(ctx)
 	if err == nil {
 		<-ctx.Done()
 	}
-	c.progress.Printf("stopping (press Ctrl-C again to exit immediately)")
-	return true, errors.Join(ignoreStop(ctx, err), components.stop(context.WithoutCancel(ctx)))
+	stopping := context.WithoutCancel(ctx)
+	end = stoppedPods
+	if ctx.Err() != nil && c.startsAgain(stopping) {
+		end = keptPods
+		c.progress.Printf("stopping for a restart; the Pods run on")
+	} else {
+		c.progress.Printf("stopping (press Ctrl-C again to exit immediately)")
+	}
+	return end, errors.Join(ignoreStop(ctx, err), components.stop(stopping, end == keptPods))
+}
+
+// startsAgain reports whether this cluster, which is to stop, starts again at once in a way that takes over its Pods.
+func (c *Cluster) startsAgain(ctx context.Context) bool {
+	if c.restarts == nil || c.config.Inside != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, restartsTimeout)
+	defer cancel()
+	again, err := c.restarts(ctx)
+	if err != nil {
+		c.logger.Warn("cannot find out whether this is a restart; stopping the Pods", "error", err)
+	}
+	return err == nil && again
 }
 
 // ignoreStop drops an error that occurred after ctx was cancelled.

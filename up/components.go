@@ -78,7 +78,7 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
 	if err := c.applyDefaultObjects(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx), false))
 	}
 	return u, nil
 }
@@ -115,7 +115,7 @@ func (c *Cluster) runs(component string) bool { return !slices.Contains(c.config
 
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
 // then the Pods, and last what Pods reach each other by.
-func (u *components) stop(ctx context.Context) error {
+func (u *components) stop(ctx context.Context, keepPods bool) error {
 	defer u.stopTracing(ctx)
 	defer u.services.stop()
 	u.controllers.stop()
@@ -124,6 +124,9 @@ func (u *components) stop(ctx context.Context) error {
 	defer u.kubelet.mu.Unlock()
 	if u.kubelet.k == nil {
 		return nil
+	}
+	if keepPods {
+		return u.kubelet.k.Close()
 	}
 	return errors.Join(u.stopPods(ctx, u.kubelet.k), u.kubelet.k.Close())
 }

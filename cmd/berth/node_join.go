@@ -23,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
+	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/kubelet/certificate"
 	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
@@ -173,7 +174,7 @@ func (f nodeFlags) runMember(cmd *cobra.Command, server string, known bool) erro
 	if !member.Info.Proxy {
 		without = append(without, "kube-proxy")
 	}
-	machine, err := up.New(up.Deps{Progress: progress}, up.RunConfig{
+	machine, err := up.New(up.Deps{Progress: progress, Restarts: systemdunit.Restarts}, up.RunConfig{
 		Layout: layout, Member: member, Without: without, Width: terminalWidth(),
 	})
 	if err != nil {

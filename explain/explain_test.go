@@ -75,6 +75,14 @@ func evicted(message string) func(*corev1.Pod) {
 	}
 }
 
+// endedByNode makes a Pod one that its node has ended.
+func endedByNode(reason, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		evicted(message)(p)
+		p.Status.Reason = reason
+	}
+}
+
 func withClaim(p *corev1.Pod) {
 	p.Spec.NodeName = ""
 	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
@@ -125,6 +133,12 @@ var scenes = map[string]struct {
 		explain.Failed, "Evicted", `was evicted: it exceeded a limit of its own: Usage of EmptyDir volume "v" exceeds the limit "1Mi".`},
 	"rejected under pressure": {scene{pod: pod(evicted("Pod was rejected: The node had condition: [DiskPressure]. "))},
 		explain.Failed, "Evicted", "was rejected by node n1, which is short of a resource: "},
+	"preempted": {scene{pod: pod(endedByNode("Preempting", "Preempted in order to admit critical pod"))},
+		explain.Failed, "Preempting", "was ended by node n1, whose resources a critical Pod needed: Preempted in order to admit critical pod"},
+	"ended by the shutdown of its machine": {scene{pod: pod(endedByNode("Terminated", "Pod was terminated in response to imminent node shutdown."))},
+		explain.Failed, "Terminated", "was ended by node n1, because its machine shut down: Pod was terminated in response to imminent node shutdown."},
+	"rejected during the shutdown of its machine": {scene{pod: pod(endedByNode("NodeShutdown", "Pod was rejected as the node is shutting down."))},
+		explain.Failed, "NodeShutdown", "was rejected by node n1, whose machine was shutting down: Pod was rejected as the node is shutting down."},
 	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
 		explain.Waiting, "NodeMissing", "its node n2 does not exist any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},

@@ -210,7 +210,7 @@ func (f *facts) describeUnmount(found *finding) {
 }
 
 func podFinished(f *facts) *finding {
-	if found := podEvicted(f); found != nil {
+	if found := podEndedByNode(f); found != nil {
 		return found
 	}
 	status := f.pod.Status

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -226,5 +227,21 @@ func endCauses() []causeCase {
 				_, err := c.client().CoreV1().Pods("default").Get(t.Context(), "busy", metav1.GetOptions{})
 				require.NoError(t, err)
 			}},
+		{name: "evicted", reason: "Evicted", object: "greedy", wantText: `was evicted: it exceeded a limit of its own: Usage of EmptyDir volume "v"`,
+			setUp: manifest(podManifest("greedy", shell("dd if=/dev/zero of=/v/x bs=1M count=4; sleep 1000",
+				`"volumeMounts": [{"name": "v", "mountPath": "/v"}]`), `"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]`)),
+			undo: command("delete", "pod", "greedy")},
+		{name: "preempted", reason: "Preempting", object: "displaced", wantText: "whose resources a critical Pod needed",
+			setUp: func(t *testing.T, c *cluster, _ *explainLoop) {
+				node, err := c.client().CoreV1().Nodes().Get(t.Context(), homeNode, metav1.GetOptions{})
+				require.NoError(t, err)
+				most := fmt.Sprintf(`"resources": {"requests": {"cpu": "%dm"}}`, node.Status.Allocatable.Cpu().MilliValue()*6/10)
+				c.apply(podManifest("displaced", shell("sleep 1000", most), ""))
+				c.waitPod("name=displaced", "ready", isReady)
+				c.apply(podManifest("critical", shell("sleep 1000", most),
+					`"priorityClassName": "system-node-critical", "nodeName": "`+homeNode+`"`))
+				c.waitPod("name=critical", "ready", isReady)
+			},
+			undo: command("delete", "pod", "displaced", "critical")},
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/wakeup"
-	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // Signals carries what other components observe to the workers of a Manager. It is created before those components and
@@ -28,16 +27,9 @@ type signalBatch struct {
 	// wakeAll wakes all workers; reconnected makes them read the runtime's state first.
 	wakeAll, reconnected bool
 	// pods are the Pods that the runtime has, if listed is set.
-	pods      []types.UID
-	listed    bool
-	evictions []eviction
-	pings     []chan struct{}
-}
-
-type eviction struct {
-	uid     types.UID
-	failure status.Failure
-	grace   *int64
+	pods   []types.UID
+	listed bool
+	pings  []chan struct{}
 }
 
 // NewSignals returns Signals without any signal.
@@ -88,11 +80,6 @@ func (s *Signals) SetNetwork(missing error) {
 	}
 }
 
-// Evict is Manager.Evict for callers that exist before the Manager.
-func (s *Signals) Evict(uid types.UID, failure status.Failure, grace *int64) {
-	s.add(func(b *signalBatch) { b.evictions = append(b.evictions, eviction{uid, failure, grace}) })
-}
-
 // Ping returns a channel that is closed when the Manager has handled all signals until now.
 func (s *Signals) Ping() <-chan struct{} {
 	handled := make(chan struct{})
@@ -137,11 +124,6 @@ func (m *Manager) handleSignals() {
 	for uid := range batch.wake {
 		if w := m.workers[uid]; w != nil {
 			w.post(func() { w.retries.clear() })
-		}
-	}
-	for _, e := range batch.evictions {
-		if w := m.workers[e.uid]; w != nil {
-			w.post(func() { w.evict(e.failure, e.grace, nil) })
 		}
 	}
 	if batch.listed {

@@ -28,7 +28,7 @@ import (
 const (
 	// DefaultTimeout bounds a call whose context has no deadline.
 	DefaultTimeout = 2 * time.Minute
-	// maxMessage is the size of the largest accepted response, in bytes: lists of a full node take megabytes.
+	// maxMessage is the size of the largest accepted response, in bytes: lists of a full node take megabytes. It is containerd's, too.
 	maxMessage = 16 << 20
 	// maxSocketPath is the length of the longest unix socket address that the kernel accepts, without the final NUL.
 	maxSocketPath = 107
@@ -61,8 +61,9 @@ type Client struct {
 	runtimeapi.RuntimeServiceClient
 	runtimeapi.ImageServiceClient
 
-	conn *grpc.ClientConn
-	pid  *atomic.Int32
+	conn    *grpc.ClientConn
+	pid     *atomic.Int32
+	timeout time.Duration
 }
 
 // New returns a Client. It does not connect: a missing runtime shows in the first call, or in Watch.
@@ -114,6 +115,7 @@ func New(deps Deps, config Config) (*Client, error) {
 		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
 		conn:                 conn,
 		pid:                  peer,
+		timeout:              config.Timeout,
 	}, nil
 }
 

@@ -37,10 +37,10 @@ func (a *versionService) Version(ctx context.Context, _ *runtimeapi.VersionReque
 	return &runtimeapi.VersionResponse{RuntimeName: "test"}, nil
 }
 
-func serve(t *testing.T, socket string, a *versionService) (stop func()) {
+func serve(t *testing.T, socket string, a runtimeapi.RuntimeServiceServer) (stop func()) {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.MaxSendMsgSize(16 << 20)) // as containerd
 	runtimeapi.RegisterRuntimeServiceServer(server, a)
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(listener) })

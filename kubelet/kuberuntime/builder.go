@@ -149,7 +149,7 @@ func SysctlName(name string) string {
 }
 
 func checkUserNamespace(pod *corev1.Pod, userns *runtimeapi.UserNamespace) error {
-	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers && userns == nil {
+	if podutil.HasUserNamespace(pod) && userns == nil {
 		return errors.New("read spec.hostUsers: false needs a user namespace, and the Pod has none")
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
@@ -60,24 +59,6 @@ func RemoveUnusedLog(c *container.ContainerStatus) error {
 		return fmt.Errorf("remove unused log of container %q: %w", c.Name, err)
 	}
 	return nil
-}
-
-// CreateTerminationLog creates an empty file below the Pod's directory for the termination message of a container
-// instance, and returns its path. Every user may write to it. An existing file is emptied.
-func CreateTerminationLog(podDir, containerName string, attempt uint32) (string, error) {
-	dir := filepath.Join(podDir, "containers", containerName)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return "", fmt.Errorf("make directory for the termination message of container %q: %w", containerName, err)
-	}
-	path := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0o666)
-	if err != nil {
-		return "", fmt.Errorf("make file for the termination message of container %q: %w", containerName, err)
-	}
-	if err := errors.Join(file.Chmod(0o666), file.Close()); err != nil { // whatever the umask
-		return "", fmt.Errorf("make file for the termination message of container %q: %w", containerName, err)
-	}
-	return path, nil
 }
 
 // EnsureHostsFile writes the Pod's hosts file below its directory and returns its path, or "" for a Pod that has no

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxTerminationMessage is the size of the longest termination message, in bytes.
-	maxTerminationMessage = 4096
+	// MaxTerminationMessage is the size of the longest termination message, in bytes.
+	MaxTerminationMessage = 4096
 	// maxFallbackBytes and maxFallbackLines bound the part of the log that replaces a missing message.
 	maxFallbackBytes       = 2048
 	maxFallbackLines int64 = 80
@@ -60,7 +60,7 @@ func readMessageFile(s *container.ContainerStatus) string {
 		if m.ContainerPath != wanted {
 			continue
 		}
-		message, err := readFileTail(m.HostPath, maxTerminationMessage)
+		message, err := readFileTail(m.HostPath, MaxTerminationMessage)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Sprintf("Error on reading termination log %s: %v", m.HostPath, err)
 		}

@@ -143,6 +143,8 @@ type Builder interface {
 	LastAttempt(pod *corev1.Pod, name string) (uint32, bool)
 	// TerminationMessage returns the message of an ended container, by its termination message policy.
 	TerminationMessage(ctx context.Context, c *container.ContainerStatus) string
+	// RemoveTerminationLog removes the file of a removed container's termination message.
+	RemoveTerminationLog(c *container.ContainerStatus) error
 }
 
 // Admitter decides which Pods the node runs, given its other Pods; nil admits.

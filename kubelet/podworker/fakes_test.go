@@ -328,6 +328,8 @@ func (*builder) ForgetPod(context.Context, *corev1.Pod) error                   
 func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)                        { return 0, false }
 func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) string { return "" }
 
+func (*builder) RemoveTerminationLog(*container.ContainerStatus) error { return nil }
+
 // recorder counts the events it is given, by reason and message.
 type recorder struct {
 	mu     sync.Mutex

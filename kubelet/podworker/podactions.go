@@ -156,7 +156,7 @@ func (a *podActions) removeContainer(ctx context.Context, c *container.Container
 	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
 	}
-	return nil
+	return a.deps.Builder.RemoveTerminationLog(c)
 }
 
 func (a *podActions) removeSandbox(ctx context.Context, id string) error {

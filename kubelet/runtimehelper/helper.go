@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/envvars"
@@ -220,7 +221,7 @@ func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (
 
 // userNamespace returns the Pod's user namespace, nil if it uses the node's.
 func (h *Helper) userNamespace(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
-	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+	if !podutil.HasUserNamespace(pod) {
 		return nil, nil
 	}
 	return h.users.Ensure(pod.UID)
@@ -400,7 +401,18 @@ func (h *Helper) LastAttempt(pod *corev1.Pod, name string) (uint32, bool) {
 	return kuberuntime.LastAttemptInLogs(h.config.PodLogsDir, pod, name)
 }
 
-// TerminationMessage implements podworker.Builder.
+// TerminationMessage implements podworker.Builder. It cuts the file of the message to what is used of it.
 func (h *Helper) TerminationMessage(ctx context.Context, c *container.ContainerStatus) string {
-	return logs.TerminationMessage(ctx, c)
+	message := logs.TerminationMessage(ctx, c)
+	if c.State == container.StateExited {
+		if err := kuberuntime.CutTerminationLog(volume.PodsDir(h.config.RootDir), c, logs.MaxTerminationMessage); err != nil {
+			h.deps.Logger.Warn("failed to cut the file of a termination message", "container", c.Name, "error", err)
+		}
+	}
+	return message
+}
+
+// RemoveTerminationLog implements podworker.Builder.
+func (h *Helper) RemoveTerminationLog(c *container.ContainerStatus) error {
+	return kuberuntime.RemoveTerminationLog(volume.PodsDir(h.config.RootDir), c)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/kubelet/eviction"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/volume"
 )
 
 // rootfsStats returns what a container has written, and the file system it is on; nil if the runtime has not measured
@@ -27,6 +29,16 @@ func (p *Provider) rootfsStats(u *runtimeapi.FilesystemUsage) *statsapi.FsStats 
 	return s
 }
 
+// logUsage measures a container's log files and termination messages.
+func (p *Provider) logUsage(ctx context.Context, pod *corev1.Pod, container string) (diskusage.Usage, error) {
+	used, err := diskusage.Measure(ctx, filepath.Join(p.deps.LogDir(pod), container), 0)
+	if err != nil || p.config.RootDir == "" {
+		return used, err
+	}
+	messages, err := diskusage.Measure(ctx, kuberuntime.TerminationLogDir(volume.PodDir(p.config.RootDir, pod.UID), container), 0)
+	return diskusage.Usage{Bytes: used.Bytes + messages.Bytes, Inodes: used.Inodes + messages.Inodes}, err
+}
+
 // logStats returns the size of a container's log files; nil if it cannot be measured.
 func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats {
 	if p.deps.LogDir == nil || pod == nil {
@@ -37,7 +49,7 @@ func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats
 	if err != nil {
 		return nil
 	}
-	used, err := diskusage.Measure(context.Background(), dir, 0)
+	used, err := p.logUsage(context.Background(), pod, container)
 	if err != nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/internal/diskusage"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/stats"
 	"github.com/berth-dev/berth/volume"
 )
@@ -43,6 +44,12 @@ func (r *runtime) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandbo
 				Cpu:        cpu, Memory: memory, WritableLayer: &runtimeapi.FilesystemUsage{},
 			}}},
 	}}}, r.err
+}
+
+func (*runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (
+	*runtimeapi.ListContainerStatsResponse, error,
+) {
+	return &runtimeapi.ListContainerStatsResponse{}, nil
 }
 
 func (*runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
@@ -107,6 +114,28 @@ func TestSummary(t *testing.T) {
 	require.Equal(t, uint64(5e8), *s.Node.CPU.UsageNanoCores, "half a core for two seconds")
 	require.Nil(t, s.Pods[0].Network)
 	require.Nil(t, s.Node.Fs)
+}
+
+// TestTerminationMessagesCountAsLogs has a container that writes 1 MiB to the file of its termination message.
+func TestTerminationMessagesCountAsLogs(t *testing.T) {
+	root, logs := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(logs, "c"), 0o755))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
+	p, err := stats.New(stats.Deps{
+		Runtime: &runtime{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: volumes{},
+		LogDir: func(*corev1.Pod) string { return logs },
+	}, stats.Config{NodeName: "n", RootDir: root, Proc: root})
+	require.NoError(t, err)
+	path, err := kuberuntime.CreateTerminationLog(volume.PodDir(root, "u"), "c", 0)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	used, err := p.LocalStorage(t.Context(), pod, true)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, used.Logs["c"], int64(1<<20))
+	all, err := p.Usage(t.Context(), true)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, *all["u"].Containers[0].Logs.UsedBytes, uint64(1<<20))
 }
 
 func TestResourceMetrics(t *testing.T) {

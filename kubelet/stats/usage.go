@@ -3,7 +3,6 @@ package stats
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,7 +10,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/eviction"
@@ -73,7 +71,7 @@ func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers
 		out.Layers[one.GetAttributes().GetMetadata().GetName()] += int64(one.GetWritableLayer().GetUsedBytes().GetValue())
 	}
 	for c := range podutil.Containers(&pod.Spec) {
-		used, err := diskusage.Measure(ctx, filepath.Join(p.deps.LogDir(pod), c.Name), 0)
+		used, err := p.logUsage(ctx, pod, c.Name)
 		if err != nil {
 			return out, err
 		}

@@ -236,6 +236,10 @@ type PodConfig struct {
 	// SELinuxMount mounts volumes of all access modes with the Pod's SELinux label, where their CSI driver supports it, and not
 	// only ReadWriteOncePod ones. It is the feature gate SELinuxMount of Kubernetes.
 	SELinuxMount bool
+	// UsageMaxAge is that of volumemanager.Config.
+	UsageMaxAge time.Duration
+	// NoProjectQuotas measures the files of each emptyDir, also where the kernel counts them.
+	NoProjectQuotas bool
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one; else they run without any.
 	SeccompDefault bool
 }

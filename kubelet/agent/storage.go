@@ -77,6 +77,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 		Logger: base.logger("volumes"),
 	}, volumemanager.Config{
 		RootDir: config.RootDir, NodeName: config.Node.Name, NoAPIServer: deps.standalone, SELinuxMount: config.Pods.SELinuxMount,
+		UsageMaxAge: config.Pods.UsageMaxAge,
 	}); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 func (s *storageComponents) newRegistry(base *base, allocatable func() corev1.ResourceList) (*volume.Registry, error) {
 	deps := plugins.Deps{
 		Objects: s.objects, Tokens: s.tokens, Mounter: base.deps.Mounter, NodeAllocatable: allocatable, CSI: s.csi,
-		Others: base.deps.VolumePlugins,
+		Others: base.deps.VolumePlugins, ProjectQuotas: !base.config.Pods.NoProjectQuotas,
 	}
 	if !base.deps.standalone {
 		deps.TrustBundles, deps.Certificates = s.bundles, s.certificates

@@ -151,6 +151,10 @@ func convertPods(c *Configuration) agent.PodConfig {
 		Max: int64(c.MaxPods), MaxPerCore: int64(c.PodsPerCore), SyncPeriod: c.SyncFrequency.Duration,
 		MaxBackoff:           c.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
 		AllowedUnsafeSysctls: c.AllowedUnsafeSysctls, SeccompDefault: *c.SeccompDefault,
+		UsageMaxAge: c.VolumeStatsAggPeriod.Duration,
+	}
+	if counted, set := c.FeatureGates[gateProjectQuotas]; set {
+		out.NoProjectQuotas = !counted
 	}
 	if c.UserNamespaces != nil {
 		out.IDsPerPod = ptr.Deref(c.UserNamespaces.IDsPerPod, 0)

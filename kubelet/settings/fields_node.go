@@ -51,8 +51,9 @@ func podFields() []Field {
 		{Path: "configMapAndSecretChangeDetectionStrategy", Support: Refused, Does: "watches the ConfigMaps and Secrets of the node's Pods",
 			Limit:  "want Watch: this kubelet watches the ConfigMaps and Secrets of its Pods",
 			Limits: func(c *Configuration) bool { return !watches(c) }},
-		{Path: "volumeStatsAggPeriod", Flag: "volume-stats-agg-period", Support: Moot,
-			Does: "how often the usage of volumes is measured; this kubelet measures it when it is requested"},
+		{Path: "volumeStatsAggPeriod", Flag: "volume-stats-agg-period", Support: Honoured,
+			Does: "how old the reported usage of volumes on the node's own disk may be, which is measured when it is requested, file by file; " +
+				"negative: that of their file system is reported"},
 		{Path: "volumePluginDir", Flag: "volume-plugin-dir", Support: Warned, Does: "the directory of FlexVolume drivers",
 			Limit: "FlexVolume, which Kubernetes has deprecated, is not supported: use a CSI driver"},
 		{Path: "containerRuntimeEndpoint", Flag: "container-runtime-endpoint", Support: Honoured, Does: "the socket of the container runtime"},

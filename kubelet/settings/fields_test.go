@@ -142,6 +142,7 @@ clusterDomain: example.org
 resolvConf: ""
 crashLoopBackOff.maxContainerRestartPeriod: 10s
 seccompDefault: true
+volumeStatsAggPeriod: 10s
 containerRuntimeEndpoint: unix:///run/a.sock
 imageServiceEndpoint: unix:///run/b.sock
 runtimeRequestTimeout: 10s

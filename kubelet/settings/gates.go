@@ -35,7 +35,7 @@ func differentHere() map[string]bool {
 		here[name] = false
 	}
 	for _, name := range []string{
-		"ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodCertificateRequest",
+		gateProjectQuotas, "ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodCertificateRequest",
 		"PodLogsQuerySplitStreams",
 	} {
 		here[name] = true
@@ -46,8 +46,11 @@ func differentHere() map[string]bool {
 // gateMemoryQoS reserves and throttles memory.
 const gateMemoryQoS = "MemoryQoS"
 
+// gateProjectQuotas measures emptyDirs by project quotas.
+const gateProjectQuotas = "LocalStorageCapacityIsolationFSQuotaMonitoring"
+
 // switched returns the gates that this kubelet can have in either state.
-func switched() []string { return []string{gateMemoryQoS} }
+func switched() []string { return []string{gateMemoryQoS, gateProjectQuotas} }
 
 // Gate is a feature gate of Kubernetes.
 type Gate struct {

@@ -133,7 +133,7 @@ func (f *fixture) start() {
 		OnLimitExceeded: func(driver string) { f.overAttachLimit <- driver },
 	}, csi.Config{RootDir: f.root, NodeName: "here"})
 	require.NoError(f.t, err)
-	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin})
+	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin, ProjectQuotas: true})
 	require.NoError(f.t, err)
 	f.Manager, err = volumemanager.New(
 		volumemanager.Deps{

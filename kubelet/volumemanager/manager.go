@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,9 @@ type Config struct {
 	// SELinuxMount mounts volumes of all access modes with the SELinux label of their Pod, and not only ReadWriteOncePod
 	// ones, where their driver supports it.
 	SELinuxMount bool
+	// UsageMaxAge is how old the usage of a volume on the node's disk may be that Stats returns: it is measured file by file. A minute
+	// if zero; if negative, Stats returns that of the file system.
+	UsageMaxAge time.Duration
 	// NoAPIServer rejects volumes whose content only an API server has.
 	NoAPIServer bool
 }
@@ -186,6 +190,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
+	config.UsageMaxAge = cmp.Or(config.UsageMaxAge, defaultUsageMaxAge)
 	m := &Manager{
 		config: config, deps: deps, clock: deps.Clock, logger: deps.Logger,
 		operations: keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger, OnWait: recordWait}, keyed.Config{}),

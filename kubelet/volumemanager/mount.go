@@ -211,7 +211,7 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 		Mounted: Mounted{
 			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), SELinuxRelabel: relabel, Spec: request.Spec,
 		},
-		plugin: plugin, request: request, expandedTo: expandedTo,
+		plugin: plugin, request: request, expandedTo: expandedTo, usage: &lastUsage{},
 	}
 	failed := m.expandVolume(ctx, pod, mounted)
 	if failed != nil {

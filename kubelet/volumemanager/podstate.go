@@ -79,6 +79,8 @@ type mountedVolume struct {
 	// expandedTo is the size in bytes up to which this node has expanded the volume, 0 if that is unknown. It is shared
 	// by copies of this struct.
 	expandedTo *atomic.Int64
+	// usage is what the volume occupied of the node's disk when that was measured last. It is shared by copies, too.
+	usage *lastUsage
 }
 
 // lastEvent is the last event about a volume.

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/diskusage"
-	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -45,19 +44,19 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 // LocalUsage returns what the Pod's volumes on the node's own disk occupy, by their names in the Pod. A volume that is being
 // removed may be missing.
 func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
-	dirs := map[string]string{}
+	volumes := map[string]*mountedVolume{}
 	m.mu.Lock()
 	if state, ok := m.pods[uid]; ok {
 		for name, mounted := range state.mounted {
-			if v := mounted.Spec.Volume; mounted.Spec.PV == nil && v != nil && eviction.IsOnNodeDisk(v) {
-				dirs[name] = mounted.Path
+			if mounted.onNodeDisk() {
+				volumes[name] = mounted
 			}
 		}
 	}
 	m.mu.Unlock()
-	all := make(map[string]diskusage.Usage, len(dirs))
-	for name, dir := range dirs {
-		used, err := diskusage.Measure(ctx, dir, 0)
+	all := make(map[string]diskusage.Usage, len(volumes))
+	for name, mounted := range volumes {
+		used, err := mounted.measureUsage(ctx, m.deps.Clock, 0)
 		if err != nil {
 			return all, fmt.Errorf("volume %q of pod %s: %w", name, uid, err)
 		}
@@ -69,7 +68,13 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 // volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.
 func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	return m.measurements.measure(ctx, measuredVolume(mounted), func(ctx context.Context) (*volume.Stats, error) {
-		return measureVolume(ctx, mounted)
+		stats, err := measureVolume(ctx, mounted)
+		if err != nil || stats == nil || m.config.UsageMaxAge < 0 || !mounted.onNodeDisk() {
+			return stats, err
+		}
+		used, err := mounted.measureUsage(ctx, m.deps.Clock, m.config.UsageMaxAge)
+		stats.Used, stats.InodesUsed = used.Bytes, used.Inodes
+		return stats, err
 	})
 }
 

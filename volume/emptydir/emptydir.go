@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/projectquota"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -27,10 +28,16 @@ type Deps struct {
 	Mounter mounts.Mounter
 	// NodeAllocatable returns the node's allocatable resources: no volume in memory is larger. Nil means no bound.
 	NodeAllocatable func() corev1.ResourceList
+	// ProjectQuotas makes the kernel count what volumes on disk occupy, where their file system has project quotas and their Pod a
+	// user namespace of its own: other Pods could take their files out of the count.
+	ProjectQuotas bool
 }
 
-// Plugin is the volume plugin. It has no state.
-type Plugin struct{ deps Deps }
+// Plugin is the volume plugin.
+type Plugin struct {
+	deps Deps
+	ids  projectquota.IDs
+}
 
 var _ volume.Plugin = (*Plugin)(nil)
 
@@ -62,7 +69,7 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	var err error
 	switch {
 	case source.Medium == corev1.StorageMediumDefault:
-		err = setUpDir(req)
+		err = p.setUpDir(req)
 	case source.Medium == corev1.StorageMediumMemory:
 		err = p.setUpTmpfs(req, source.SizeLimit)
 	case isHugePages(source.Medium):
@@ -79,7 +86,7 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 
 // setUpDir creates the directory with mode 0 and sets its real mode last. So a directory that a crash left unfinished
 // is recognised, and one whose mode the Pod has changed is left unchanged.
-func setUpDir(req volume.Request) error {
+func (p *Plugin) setUpDir(req volume.Request) error {
 	if err := os.Mkdir(req.Dir, 0); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -92,6 +99,11 @@ func setUpDir(req volume.Request) error {
 	}
 	if info.Mode().Perm() != 0 {
 		return nil
+	}
+	if p.deps.ProjectQuotas && podutil.HasUserNamespace(req.Pod) {
+		if _, err := p.ids.Assign(req.Dir); err != nil {
+			return err
+		}
 	}
 	mode := os.FileMode(0o777)
 	if req.FSGroup != nil {

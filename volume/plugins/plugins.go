@@ -28,6 +28,8 @@ type Deps struct {
 	Mounter mounts.Mounter
 	// NodeAllocatable returns the node's allocatable resources. Nil means that they are unknown.
 	NodeAllocatable func() corev1.ResourceList
+	// ProjectQuotas is that of emptydir.Deps.
+	ProjectQuotas bool
 	// CSI is the plugin for CSI drivers. If it is nil, CSI volumes are not supported.
 	CSI *csi.Plugin
 	// Others are plugins of the caller. A volume that one of them supports is theirs, and one with the name of a plugin of
@@ -48,7 +50,7 @@ func New(deps Deps) (*volume.Registry, error) {
 		return nil, err
 	}
 	own := []volume.Plugin{
-		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable}),
+		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable, ProjectQuotas: deps.ProjectQuotas}),
 		hostpath.New(deps.Mounter),
 		local.New(deps.Mounter),
 		nfs.New(nfs.Deps{Mounter: deps.Mounter}, nfs.Config{}),

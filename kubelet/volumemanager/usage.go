@@ -1,0 +1,57 @@
+package volumemanager
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/diskusage"
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/projectquota"
+	"github.com/berth-dev/berth/kubelet/eviction"
+)
+
+const (
+	// defaultUsageMaxAge is the default of Config.UsageMaxAge.
+	defaultUsageMaxAge = time.Minute
+	// usageCostFactor bounds the cost of measuring file by file: the result is used for at least so many times as long as it took.
+	usageCostFactor = 20
+)
+
+// lastUsage is the last measurement of a volume on the node's disk. It is safe for concurrent use.
+type lastUsage struct {
+	mu   sync.Mutex // guards the fields; it is held during a measurement, so that there is one at a time
+	used diskusage.Usage
+	at   time.Time // zero if there is none
+	took time.Duration
+}
+
+// onNodeDisk reports whether the volume occupies the node's own disk.
+func (v *mountedVolume) onNodeDisk() bool {
+	return v.Spec.PV == nil && v.Spec.Volume != nil && eviction.IsOnNodeDisk(v.Spec.Volume)
+}
+
+// measureUsage returns what the volume occupies: from the kernel if it counts the volume's files; else by reading the size of each file,
+// unless a measurement is younger than maxAge.
+func (v *mountedVolume) measureUsage(ctx context.Context, clock clock.PassiveClock, maxAge time.Duration) (diskusage.Usage, error) {
+	if v.Spec.Volume.EmptyDir != nil && podutil.HasUserNamespace(v.request.Pod) {
+		if used, counted, err := projectquota.Usage(v.Path); err == nil && counted {
+			return used, nil
+		}
+	}
+	u := v.usage
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	began := clock.Now()
+	if maxAge > 0 && !u.at.IsZero() && began.Sub(u.at) < max(maxAge, usageCostFactor*u.took) {
+		return u.used, nil
+	}
+	used, err := diskusage.Measure(ctx, v.Path, 0)
+	if err != nil {
+		return used, err
+	}
+	u.used, u.at, u.took = used, clock.Now(), clock.Since(began)
+	return used, nil
+}

@@ -205,7 +205,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		Logs: agent.LogsConfig{
 			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
 		},
-		Eviction: c.evictionConfig(),
+		Eviction: c.evictionConfig(), Shutdown: agent.ShutdownConfig{Periods: c.ShutdownPeriods},
 		Cgroups: agent.CgroupConfig{
 			Root: c.CgroupRoot(), PodPidsLimit: c.Resources.PodPidsLimit, Enforcement: enforcement,
 			SwapBehavior: cm.SwapBehavior(c.Resources.SwapBehavior),

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/freeport"
 	"github.com/berth-dev/berth/kubelet/eviction"
+	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 )
 
 // Defaults of the flags of `berth up`.
@@ -72,6 +73,9 @@ type Config struct {
 	// Eviction says when the node is short of a resource and evicts Pods. A nil Hard means the thresholds of Kubernetes, but at
 	// most EnoughFreeBytes of a disk.
 	Eviction eviction.Config
+	// ShutdownPeriods are how long Pods have to end when the machine shuts down, by priority. Without any its shutdown does not wait
+	// for this cluster but as systemd waits for any service.
+	ShutdownPeriods []nodeshutdown.Period
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.

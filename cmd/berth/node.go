@@ -41,6 +41,7 @@ type nodeFlags struct {
 	manifests, manifestURL string
 	resources              resourceFlags
 	eviction               evictionFlags
+	shutdown               shutdownFlags
 	images                 imageFlags
 	containerLogs          logFlags
 	healthzPort            int
@@ -91,6 +92,7 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
 	flags.eviction.add(f, "those of Kubernetes")
+	flags.shutdown.add(f)
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
 }
@@ -195,6 +197,9 @@ func (f nodeFlags) settings() (*settings.Settings, error) {
 		return nil, err
 	}
 	if err := f.eviction.set(c); err != nil {
+		return nil, err
+	}
+	if err := f.shutdown.set(c); err != nil {
 		return nil, err
 	}
 	chosen, err := settings.Convert(c)

@@ -22,6 +22,7 @@ import (
 type upFlags struct {
 	config      up.Config
 	eviction    evictionFlags
+	shutdown    shutdownFlags
 	demo, reset bool
 	without     []string
 }
@@ -94,6 +95,9 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 	if config.Eviction, err = f.eviction.config(); err != nil {
 		return layout, err
 	}
+	if config.ShutdownPeriods, err = f.shutdown.periods(); err != nil {
+		return layout, err
+	}
 	if config.DataDir, err = dataDir(cmd); err != nil {
 		return layout, err
 	}
@@ -154,6 +158,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&resources.SwapBehavior, "swap-behavior", string(cm.NoSwap), swapUsage)
 	resources.OOMScoreAdj = flags.Int("oom-score-adj", up.DefaultOOMScoreAdj, "oom_score_adj of the cluster's own processes, which a machine without CAP_SYS_RESOURCE cannot lower")
 	f.eviction.add(flags, "those of Kubernetes, but of\na disk at most 2Gi")
+	f.shutdown.add(flags)
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+

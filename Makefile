@@ -72,8 +72,8 @@ integration: build thirdparty ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: neighbours
-neighbours: build ## run bad neighbours on a real cluster: fork bomb, floods, dead file server and more (root; 3 minutes)
-	@$(GO) test -tags integration -count=1 -timeout 30m -run "^TestBadNeighbours$$" -v ./test/integration $(ARGS)
+neighbours: build ## run bad neighbours on a real cluster: fork bomb, floods, dead file server and more (root; 6 minutes)
+	@$(GO) test -tags integration -count=1 -timeout 30m -run "^Test(More)?BadNeighbours$$" -v ./test/integration -more-neighbours $(ARGS)
 
 .PHONY: kills
 kills: build ## kill components of a cluster at random while 500 Pods start and end, PODS=… (root; half an hour)

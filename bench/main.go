@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/attachdetach"
 	"github.com/berth-dev/berth/bench/suite/client"
 	"github.com/berth-dev/berth/bench/suite/cluster"
+	"github.com/berth-dev/berth/bench/suite/eviction"
 	"github.com/berth-dev/berth/bench/suite/expect"
 	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
@@ -28,7 +29,7 @@ import (
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
 		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), cluster.Idle(), service.Benchmark(),
-		provision.Benchmark(), provision.Idle(),
+		provision.Benchmark(), provision.Idle(), eviction.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}

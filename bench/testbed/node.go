@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,13 +57,24 @@ func (n *Node) Stop() error {
 	return err
 }
 
+// NodeConfig is what benchmarks change of a kubelet's configuration.
+type NodeConfig struct {
+	// EvictionHard are thresholds of evictions, in addition to those that nothing meets.
+	EvictionHard map[string]string
+}
+
+// KubeletDir returns the directory of a kubelet.
+func (c *Cluster) KubeletDir(kubelet Kubelet) string {
+	return filepath.Join(c.Dir, "kubelet-"+string(kubelet))
+}
+
 // StartNode starts a kubelet and returns when its Node is ready and takes Pods.
-func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernetes.Interface) (*Node, error) {
+func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernetes.Interface, config NodeConfig) (*Node, error) {
 	err := client.CoreV1().Nodes().Delete(ctx, NodeName, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete the previous Node: %w", err)
 	}
-	argv, err := kubeletCommand(c, kubelet)
+	argv, err := kubeletCommand(c, kubelet, config)
 	if err != nil {
 		return nil, err
 	}
@@ -80,12 +93,12 @@ func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernet
 	return n, nil
 }
 
-func kubeletCommand(c *Cluster, kubelet Kubelet) ([]string, error) {
+func kubeletCommand(c *Cluster, kubelet Kubelet, change NodeConfig) ([]string, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	root := filepath.Join(c.Dir, "kubelet-"+string(kubelet))
+	root := c.KubeletDir(kubelet)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, fmt.Errorf("make the kubelet's directory: %w", err)
 	}
@@ -95,15 +108,23 @@ func kubeletCommand(c *Cluster, kubelet Kubelet) ([]string, error) {
 		return nil, err
 	}
 	if kubelet == Berth {
+		// A disk that fills up for other reasons must not evict the Pods that are measured.
+		hard := map[string]string{"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
+			"imagefs.available": "0%", "imagefs.inodesFree": "0%"}
+		maps.Copy(hard, change.EvictionHard)
+		var thresholds []string
+		for signal, value := range hard {
+			thresholds = append(thresholds, signal+"<"+value)
+		}
 		return []string{
 			program, "node", "--kubeconfig", c.componentKubeconfig("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
-			"--eviction-hard", "memory.available<1Mi,nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%",
+			"--eviction-hard", strings.Join(thresholds, ","),
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
 		}, nil
 	}
-	config, err := upstreamConfig(c, root, logs, port)
+	config, err := upstreamConfig(c, root, logs, port, change)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +178,7 @@ func copyFile(from, to string) (err error) {
 // upstreamConfig writes the kubelet's configuration: its defaults, without limits on its requests, and what this kind
 // of machine asks for. Feature gates are at their defaults, among which is PLEGOnDemandRelist; EventedPLEG makes nodes
 // NotReady in this version.
-func upstreamConfig(c *Cluster, root, logs string, port int) (string, error) {
+func upstreamConfig(c *Cluster, root, logs string, port int, change NodeConfig) (string, error) {
 	no, none := false, int32(0)
 	requests := int32(100_000) // as good as no limit; there is no value for that
 	config := kubeletconfig.KubeletConfiguration{
@@ -173,6 +194,7 @@ func upstreamConfig(c *Cluster, root, logs string, port int) (string, error) {
 		EvictionHard:           map[string]string{"memory.available": "1Mi"},
 		EnforceNodeAllocatable: []string{"none"},
 	}
+	maps.Copy(config.EvictionHard, change.EvictionHard)
 	text, err := json.Marshal(config)
 	if err != nil {
 		return "", err

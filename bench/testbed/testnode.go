@@ -28,7 +28,7 @@ type TestNode struct {
 }
 
 // StartTestNode starts the kubelet, and creates the namespace with one ConfigMap. The caller closes the node.
-func StartTestNode(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (_ *TestNode, err error) {
+func StartTestNode(ctx context.Context, which Kubelet, settings *corev1.ConfigMap, config NodeConfig) (_ *TestNode, err error) {
 	cluster, err := ClusterFromEnv()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func StartTestNode(ctx context.Context, which Kubelet, settings *corev1.ConfigMa
 	if _, err := client.CoreV1().ConfigMaps(s.Namespace).Create(ctx, settings, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create ConfigMap: %w", err)
 	}
-	if s.Node, err = StartNode(ctx, cluster, which, client); err != nil {
+	if s.Node, err = StartNode(ctx, cluster, which, client, config); err != nil {
 		return nil, err
 	}
 	s.Defer(s.Node.Stop)

@@ -33,7 +33,7 @@ type fixture struct {
 
 func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (*fixture, error) {
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
-	base, err := testbed.StartTestNode(ctx, which, settings)
+	base, err := testbed.StartTestNode(ctx, which, settings, testbed.NodeConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ build: deps ## build everything into bin/ (about 6 minutes the first time, secon
 	@mkdir -p $(BIN)/images
 	@echo "[1/5] berth"
 	@$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/berth ./cmd/berth
-	@$(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/berth-isolate ./cmd/berth-isolate
+	@for i in isolate supervisor; do $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/berth-$$i ./cmd/berth-$$i || exit 1; done
 	@echo "[2/5] images: pause, demo"
 	@for i in pause demo; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/$$i ./images/$$i || exit 1; done
 	@echo "[3/5] containers: containerd, shim, runc, CNI plugins"
@@ -44,7 +44,7 @@ PREFIX ?= /usr/local
 .PHONY: install
 install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for `kubectl why`
 	@mkdir -p $(PREFIX)/bin $(PREFIX)/lib/berth
-	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane berth-dns berth-isolate kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
+	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
 	@for name in berth kubectl-why; do ln -sf ../lib/berth/berth $(PREFIX)/bin/$$name; done
 	@echo "installed: $(PREFIX)/bin/berth, $(PREFIX)/bin/kubectl-why"
 

@@ -16,6 +16,7 @@ import (
 // uncontained are the goroutines that need no root in internal/contain, by directory, with the reason.
 var uncontained = map[string]string{
 	"up/isolate":        "berth-isolate is small; the kernel ends its cluster with it, and the next start begins anew",
+	"up/supervisor":     "berth-supervisor is small and handles no objects; the kernel ends its children with it, and Pods run on",
 	"internal/signals":  "it only waits for signals; a panic there ends the program, as a signal does",
 	"internal/filelock": "it only waits for a lock of the kernel",
 	"internal/contain":  "it is what contains the others",

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/timeline"
@@ -19,6 +20,8 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/removal"
+	"github.com/berth-dev/berth/up/supervised"
+	"github.com/berth-dev/berth/up/supervisor"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -31,7 +34,7 @@ const restartsTimeout = 5 * time.Second
 // Deps are the dependencies of a Cluster. Progress is required.
 type Deps struct {
 	// Progress shows the start and the stop.
-	Progress *Progress
+	Progress supervisor.Display
 	// Restarts reports, when the cluster is to stop, whether it starts again at once, so that its Pods run on. It is not called in
 	// namespaces of the cluster's own, which end with it. Nil means that it does not.
 	Restarts func(ctx context.Context) (bool, error)
@@ -51,6 +54,8 @@ type RunConfig struct {
 	Without []string
 	// Inside is the isolation of this process; nil in the machine's own namespaces.
 	Inside *isolate.Inside
+	// Argv is the command line of the process that the user started.
+	Argv []string
 }
 
 // OptionalComponents are the components that a cluster can be started without: `berth node`, `berth csi-driver` and
@@ -67,8 +72,9 @@ func OptionalComponents() []string {
 type Cluster struct {
 	Layout
 	config       RunConfig
-	progress     *Progress
+	progress     supervisor.Display
 	restarts     func(ctx context.Context) (bool, error)
+	link         *supervised.Link // to the supervisor; nil unless this is the node's process
 	clock        clock.WithTicker
 	timeline     *timeline.Recorder
 	stageMetrics *metrics.Stages // of the timeline
@@ -82,6 +88,10 @@ type Cluster struct {
 	addressFilter bool
 	// dnsLoop are the name servers of the machine that were found to lead back to the cluster's DNS.
 	dnsLoop atomic.Pointer[[]string]
+	// stopping is set once the supervisor wants the node to stop.
+	stopping atomic.Bool
+	// kubelet is that of the components that run.
+	kubelet atomic.Pointer[currentKubelet]
 	// exitRecords is shared by all runs of containerd.
 	exitRecords *containerd.ExitRecords
 	// servicesReady is the readiness of what Pods reach each other by, by component.
@@ -104,8 +114,8 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 	}, nil
 }
 
-// Run starts the cluster, keeps it running until ctx is done, and stops it in order. It returns nil after an orderly
-// stop.
+// Run prepares the machine and replaces this process by the supervisor, which runs the cluster until a signal ends it. It
+// returns only with an error.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.startedAt = c.clock.Now()
 	created, lock, err := c.enter(ctx)
@@ -114,38 +124,27 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 	clean, initialized := c.isClean(), c.isInitialized()
-	release, err := c.claimProxy(ctx)
-	defer release()
+	proxyLock, err := c.claimProxy(ctx)
+	defer proxyLock.Close() // closing nil does nothing
 	if err == nil {
 		err = c.prepare(ctx)
 	}
-	if err != nil { // a start that fails here leaves nothing behind
-		release()
-		if clean {
-			err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)),
-				c.removeAddressFilter(context.WithoutCancel(ctx)), c.removeMasquerade6(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
-		}
-		if !initialized {
-			err = errors.Join(err, c.removeState())
-		}
-		if created {
-			err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
-		}
-		return err
+	if err == nil {
+		err = c.becomeSupervisor(ctx, clean, lock, proxyLock)
 	}
-	logFile, err := c.openLog()
-	if err != nil {
-		return err
+	// A start that fails here leaves nothing behind.
+	_ = proxyLock.Close()
+	if clean {
+		err = errors.Join(err, c.removeBridge(), c.removeProxyRules(context.WithoutCancel(ctx)),
+			c.removeAddressFilter(context.WithoutCancel(ctx)), c.removeMasquerade6(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
 	}
-	defer logFile.Close()
-	c.spareFromOOM()
-
-	end, err := c.runUntilDone(ctx)
-	if end == keptPods || err != nil && end == notStarted && !clean {
-		return err // Pods, in the second case of an earlier run, may still run; the next start takes them over
+	if !initialized {
+		err = errors.Join(err, c.removeState())
 	}
-	release() // removing the rules of kube-proxy needs the lock
-	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
+	if created {
+		err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
+	}
+	return err
 }
 
 // enter checks the machine, makes the data directory and locks it. created reports whether the directory did not exist. In
@@ -190,14 +189,13 @@ func (c *Cluster) check(ctx context.Context) error {
 	return c.checkPorts(ctx)
 }
 
-// claimProxy claims this network namespace's service rules for the cluster, until release is called. A network namespace of its
-// own needs no claim.
-func (c *Cluster) claimProxy(ctx context.Context) (release func(), err error) {
+// claimProxy claims this network namespace's service rules for the cluster, until the file is closed. A network namespace of its
+// own needs no claim: then the file is nil.
+func (c *Cluster) claimProxy(ctx context.Context) (*os.File, error) {
 	if !c.runs(proxyName) || c.config.Inside != nil {
-		return func() {}, nil
+		return nil, nil //nolint:nilnil // see above
 	}
-	lock, err := c.lockProxy(ctx)
-	return func() { _ = lock.Close() }, err // closing nil does nothing
+	return c.lockProxy(ctx)
 }
 
 // prepare saves the cluster's state, stops the processes of an earlier run, and sets up the bridge.
@@ -253,46 +251,46 @@ func (c *Cluster) openLog() (*os.File, error) {
 	return file, nil
 }
 
-// ending is how a run ended.
-type ending int
-
-const (
-	// notStarted says that the infrastructure did not become ready: Pods of an earlier run may still run.
-	notStarted ending = iota
-	// stoppedPods says that the run stopped the Pods.
-	stoppedPods
-	// keptPods says that the Pods run on, for the next start.
-	keptPods
-)
-
-// runUntilDone runs all components until ctx is done, and stops them in reverse order of their dependencies.
-func (c *Cluster) runUntilDone(ctx context.Context) (end ending, err error) {
+// runUntilDone runs all components until ctx is done, and stops them in reverse order of their dependencies. keptPods says that
+// the Pods run on, for the next start.
+func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 	infrastructure := newGroup(ctx)
 	c.superviseIn(infrastructure, "log rotation", c.newLogRotation)
-	defer func() {
-		infrastructure.stop()
-		c.progress.Printf("stopped the control plane and containerd")
-	}()
-	if err := c.startInfrastructure(infrastructure).wait(ctx); err != nil {
-		return notStarted, ignoreStop(ctx, err)
+	defer infrastructure.stop()
+	required := c.startInfrastructure(infrastructure)
+	stopCtx, stop := context.WithCancel(ctx)
+	go contain.Guard("up.serveLink", "", func() { // until this process ends
+		c.link.Serve(func() {
+			c.stopping.Store(true)
+			stop()
+		})
+	})()
+	ctx = stopCtx
+	if member := c.config.Member; member != nil {
+		if err := member.Connect(ctx, member); err != nil {
+			return false, ignoreStop(ctx, fmt.Errorf("node %s: %w", c.NodeName, err))
+		}
 	}
+	if err := required.wait(ctx); err != nil {
+		return false, ignoreStop(ctx, err)
+	}
+	c.link.Started()
 	components, err := c.startComponents(ctx)
 	if err != nil {
-		return stoppedPods, ignoreStop(ctx, err)
+		return false, ignoreStop(ctx, err)
 	}
 	err = c.reportReady(ctx)
 	if err == nil {
 		<-ctx.Done()
 	}
 	stopping := context.WithoutCancel(ctx)
-	end = stoppedPods
 	if ctx.Err() != nil && c.startsAgain(stopping) {
-		end = keptPods
+		keptPods = true
 		c.progress.Printf("stopping for a restart; the Pods run on")
 	} else {
 		c.progress.Printf("stopping (press Ctrl-C again to exit immediately)")
 	}
-	return end, errors.Join(ignoreStop(ctx, err), components.stop(stopping, end == keptPods))
+	return keptPods, errors.Join(ignoreStop(ctx, err), components.stop(stopping, keptPods))
 }
 
 // startsAgain reports whether this cluster, which is to stop, starts again at once in a way that takes over its Pods.
@@ -333,6 +331,14 @@ func (c *Cluster) logAndPrint(text string) {
 
 // reportReady waits until the Node is ready, and prints what to do next.
 func (c *Cluster) reportReady(ctx context.Context) error {
+	if c.isRestart() {
+		if err := c.waitNodeReady(ctx); err == nil {
+			c.logAndPrint(nodeProcess + " is ready again")
+		} else if ctx.Err() == nil {
+			c.logger.Warn("failed to wait for the Node", "error", err)
+		}
+		return nil
+	}
 	c.progress.Starting("node " + c.NodeName)
 	if err := c.waitNodeReady(ctx); err != nil {
 		return err

@@ -56,6 +56,7 @@ type currentKubelet struct {
 // startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
+	c.kubelet.Store(&u.kubelet)
 	if c.config.Member == nil {
 		c.superviseIn(u.node, "timeline", c.newAPIWatch)
 	}
@@ -77,6 +78,10 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		return u, nil
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
+	if c.isRestart() {
+		c.superviseIn(u.node, "default objects", c.newDefaultObjects)
+		return u, nil
+	}
 	if err := c.applyDefaultObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx), false))
 	}
@@ -120,15 +125,17 @@ func (u *components) stop(ctx context.Context, keepPods bool) error {
 	defer u.services.stop()
 	u.controllers.stop()
 	u.node.stop()
-	u.kubelet.mu.Lock()
-	defer u.kubelet.mu.Unlock()
-	if u.kubelet.k == nil {
+	u.cluster.kubelet.Store(nil)
+	u.kubelet.mu.Lock() // for good: nothing replaces it any more
+	k := u.kubelet.k
+	u.kubelet.mu.Unlock()
+	if k == nil {
 		return nil
 	}
 	if keepPods {
-		return u.kubelet.k.Close()
+		return k.Close()
 	}
-	return errors.Join(u.stopPods(ctx, u.kubelet.k), u.kubelet.k.Close())
+	return errors.Join(u.stopPods(ctx, k), k.Close())
 }
 
 // stopPods stops the Pods of a kubelet that has ended.

@@ -63,6 +63,18 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	return removeDNSObjects(ctx, client)
 }
 
+// newDefaultObjects returns the component that applies the objects once, for a node's process that was started again: the one
+// before may have ended before it did.
+func (c *Cluster) newDefaultObjects() (runFunc, error) {
+	return func(ctx context.Context) error {
+		if err := c.applyDefaultObjects(ctx); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}, nil
+}
+
 // client returns an API client with the identity of one component.
 func (c *Cluster) client(part string) (kubernetes.Interface, error) {
 	return newClient(c.Kubeconfig(part))

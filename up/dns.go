@@ -3,10 +3,12 @@ package up
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 const (
@@ -106,10 +110,12 @@ func (c *Cluster) newDNS() (runFunc, error) {
 	if _, err := c.writeCorefile(); err != nil {
 		return nil, err
 	}
-	run := program{
-		name: dnsName, argv: []string{c.Program("berth-dns"), "-conf", c.corefilePath()}, logFile: c.Log(dnsName),
-		pidFile: c.pidFile(dnsName),
-	}.run
+	if c.adopted(dnsName) {
+		c.servicesReady[dnsName].set(nil)
+	}
+	run := c.program(supervisor.Program{
+		Name: dnsName, Argv: []string{c.Program("berth-dns"), "-conf", c.corefilePath()}, Health: c.dnsHealth(),
+	})
 	return c.withReadiness(dnsName, dnsReady(c.Gateway), func(ctx context.Context) error {
 		err := run(ctx)
 		if isLoop(err) {
@@ -122,6 +128,20 @@ func (c *Cluster) newDNS() (runFunc, error) {
 		}
 		return err
 	}), nil
+}
+
+// dnsHealth sends the DNS server a query for a name of the cluster that does not exist: it replies without asking another server.
+func (l Layout) dnsHealth() *supervisor.Health {
+	query := []byte{
+		0xbe, 0x27, 0, 0, // identifier, flags: a plain query
+		0, 1, 0, 0, 0, 0, 0, 0, // one question, nothing else
+		6, 'h', 'e', 'a', 'l', 't', 'h', 7, 'c', 'l', 'u', 's', 't', 'e', 'r', 5, 'l', 'o', 'c', 'a', 'l', 0,
+		0, 1, 0, 1, // type A, class IN
+	}
+	return &supervisor.Health{
+		Network: "udp", Address: net.JoinHostPort(l.Gateway.String(), strconv.Itoa(dnsPort)), Send: query,
+		Timeout: healthTimeout, Failures: maxHealthFailures,
+	}
 }
 
 // dnsObjects are the Service kube-dns at its usual address, and its endpoint: the process on the pod bridge.

@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/berth-dev/berth/up/supervised"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 // maxExitsBeforeReady is how often a process may exit before it was first ready. Before that a user is waiting and the
@@ -27,11 +30,14 @@ type readiness struct {
 	once  sync.Once
 	done  chan struct{}
 	err   error // set before done is closed
+	limit int   // of exits before it was ready; 0 for none
 	mu    sync.Mutex
 	exits int
 }
 
-func newReadiness() *readiness { return &readiness{done: make(chan struct{})} }
+func newReadiness() *readiness {
+	return &readiness{done: make(chan struct{}), limit: maxExitsBeforeReady}
+}
 
 func (l *readiness) set(err error) {
 	l.once.Do(func() {
@@ -40,11 +46,11 @@ func (l *readiness) set(err error) {
 	})
 }
 
-// recordExit counts an exit, and fails after maxExitsBeforeReady of them.
+// recordExit counts an exit, and fails at the limit.
 func (l *readiness) recordExit(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.exits++; l.exits >= maxExitsBeforeReady {
+	if l.exits++; l.limit > 0 && l.exits >= l.limit {
 		l.set(err)
 	}
 }
@@ -71,13 +77,16 @@ func (g infrastructure) wait(ctx context.Context) error {
 	return nil
 }
 
-// startInfrastructure starts the control plane and the container runtime at the same time.
+// startInfrastructure starts the container runtime, while the supervisor starts the control plane.
 func (c *Cluster) startInfrastructure(l *group) infrastructure {
 	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
+	if c.isRestart() {
+		g.controlplane.limit, g.runtime.limit = 0, 0
+	}
 	if c.config.Member != nil {
 		g.controlplane.set(nil) // it runs on another machine
 	} else {
-		c.startControlPlane(l, g.controlplane)
+		c.followControlPlane(l.ctx, g.controlplane)
 	}
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
@@ -91,21 +100,23 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 	return g
 }
 
-// startControlPlane runs berth-controlplane.
-func (c *Cluster) startControlPlane(l *group, ready *readiness) {
-	l.start(func(ctx context.Context) {
-		supervise(ctx, c.clock, "control plane", c.logAndPrint, func(ctx context.Context) error {
-			err := c.controlplaneProgram(ctx, ready).run(ctx)
+// controlplaneName is the name of the control plane among the cluster's processes.
+const controlplaneName = "control plane"
+
+// followControlPlane follows the control plane, which the supervisor runs.
+func (c *Cluster) followControlPlane(ctx context.Context, ready *readiness) {
+	c.link.Watch(controlplaneName, supervised.ProgramEvents{
+		OnLine: func(line string, old bool) { c.onControlplaneLine(ctx, line, old, ready) },
+		OnExit: func(err error) {
 			if err != nil {
 				ready.recordExit(err)
 			}
-			return err
-		})
+		},
 	})
 }
 
 // controlplaneProgram returns berth-controlplane with this cluster's flags.
-func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) program {
+func (c *Cluster) controlplaneProgram() supervisor.Program {
 	level := "info"
 	if c.Verbosity > 0 {
 		level = "debug"
@@ -136,10 +147,10 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) pro
 		}
 	}
 	args, inherited := c.isolatedArgs()
-	return program{
-		name: "control plane", argv: append(argv, args...), files: inherited, logFile: c.Log("controlplane"), pidFile: c.pidFile("controlplane"),
-		onLine: func(line []byte) { c.onControlplaneLine(ctx, line, ready) },
-	}
+	return c.withDefaults(supervisor.Program{
+		Name: controlplaneName, Argv: append(argv, args...), Files: inherited, Log: c.Log("controlplane"), PIDFile: c.pidFile("controlplane"),
+		Lines: true, Health: c.socketHealth("controlplane", maxControlplaneFailures),
+	})
 }
 
 // joinValues returns NAME=VALUE,… in the order of the names.
@@ -151,19 +162,23 @@ func joinValues(values map[string]string) string {
 	return strings.Join(all, ",")
 }
 
-// onControlplaneLine processes a line of berth-controlplane's standard output: a component reached a state.
-func (c *Cluster) onControlplaneLine(ctx context.Context, line []byte, ready *readiness) {
+// onControlplaneLine processes a line of berth-controlplane's standard output: a component reached a state. An old line is not
+// shown again.
+func (c *Cluster) onControlplaneLine(ctx context.Context, line string, old bool, ready *readiness) {
 	var event struct {
 		Component string `json:"component"`
 		State     string `json:"state"`
 		Error     string `json:"error"`
 	}
-	if err := json.Unmarshal(line, &event); err != nil {
-		c.logger.Warn("failed to parse a line of the control plane", "line", string(line), "error", err)
+	if err := json.Unmarshal([]byte(line), &event); err != nil {
+		c.logger.Warn("failed to parse a line of the control plane", "line", line, "error", err)
 		return
 	}
 	c.logger.Info("control plane component changed its state", "component", event.Component, "state", event.State, "error", event.Error)
 	whole := event.Component == "controlplane"
+	if old && !(whole && event.State == "ready") {
+		return
+	}
 	switch event.State {
 	case "starting":
 		if !whole {

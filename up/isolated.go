@@ -111,12 +111,12 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 	return fmt.Errorf("start %s: %w", program, err)
 }
 
-// isolatedArgs are the arguments with which the control plane serves on the machine's loopback, too; the file is its inherited
-// socket, nil if the cluster is not isolated.
-func (c *Cluster) isolatedArgs() (args []string, inherited []*os.File) {
+// isolatedArgs are the arguments with which the control plane serves on the machine's loopback, too; the descriptor is of the
+// socket that it inherits, none if the cluster is not isolated.
+func (c *Cluster) isolatedArgs() (args []string, inherited []int) {
 	if c.config.Inside == nil {
 		return nil, nil
 	}
 	const firstInherited = 3
-	return []string{"--listener-fd", strconv.Itoa(firstInherited)}, []*os.File{c.config.Inside.Listener}
+	return []string{"--listener-fd", strconv.Itoa(firstInherited)}, []int{int(c.config.Inside.Listener.Fd())}
 }

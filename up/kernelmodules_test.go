@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/kernelmodule"
+	"github.com/berth-dev/berth/up/progress"
 )
 
 // TestMissingModulesAreLoadedOnce runs a modprobe that makes a module's file, and fails for one module.
@@ -25,7 +26,7 @@ func TestMissingModulesAreLoadedOnce(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "present"), nil, 0o600))
 	var out bytes.Buffer
-	c, err := New(Deps{Progress: NewProgress(&out, nil, clock.RealClock{})},
+	c, err := New(Deps{Progress: progress.New(&out, nil, clock.RealClock{})},
 		RunConfig{Layout: Layout{Config: Config{DataDir: dir}}, Without: []string{dnsName}})
 	require.NoError(t, err)
 	c.loadModules(t.Context(), modules)

@@ -32,6 +32,8 @@ type Member struct {
 	// Node is a client with the node's identity, Network one with that of the node's kube-proxy, which the file
 	// Layout.Kubeconfig("kube-proxy") has, too.
 	Node, Network kubernetes.Interface
+	// Connect sets the fields that follow. The node's process calls it once.
+	Connect func(ctx context.Context, m *Member) error
 	// RunKubelet runs the kubelet until its context ends, and stops its Pods then by KubeletParts.StopPods. It is called for
 	// each start.
 	RunKubelet func(ctx context.Context, parts KubeletParts) error

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 // Programs are the programs that a cluster runs, relative to Config.BinDir; `make build` puts them next to berth.
 func Programs() []string {
 	return []string{
-		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc", isolate.Program,
+		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc", isolate.Program, supervisor.ProgramName,
 		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "cni/berth", "images/pause",
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/freeport"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 const (
@@ -91,6 +92,10 @@ func (c *Cluster) nodePortAddresses() []string {
 
 // newProxy returns the component that runs kube-proxy.
 func (c *Cluster) newProxy() (runFunc, error) {
+	if c.adopted(proxyName) {
+		c.servicesReady[proxyName].set(nil)
+		return c.program(supervisor.Program{Name: proxyName}), nil
+	}
 	config, metrics, err := c.proxyConfig()
 	if err != nil {
 		return nil, fmt.Errorf("make the configuration of kube-proxy: %w", err)
@@ -99,10 +104,12 @@ func (c *Cluster) newProxy() (runFunc, error) {
 	if err := atomicfile.WriteVolatile(file, config, 0o600); err != nil {
 		return nil, err
 	}
-	return c.withReadiness(proxyName, proxyReady(metrics), program{
-		name: proxyName, argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, logFile: c.Log(proxyName),
-		pidFile: c.pidFile(proxyName),
-	}.run), nil
+	health := &supervisor.Health{
+		Network: "tcp", Address: metrics, Send: []byte("GET /livez HTTP/1.0\r\n\r\n"), Timeout: healthTimeout, Failures: maxHealthFailures,
+	}
+	return c.withReadiness(proxyName, proxyReady(metrics), c.program(supervisor.Program{
+		Name: proxyName, Argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, Health: health,
+	})), nil
 }
 
 // filterBridge makes packets between Pods of this node pass through the firewall, if the kernel has the module for it:

@@ -51,13 +51,13 @@ func RunNetwork(ctx context.Context, deps NetworkDeps, config NetworkConfig) (er
 		})
 	}
 	if config.Proxy {
-		release, err := c.startNetworkProxy(ctx)
+		lock, err := c.startNetworkProxy(ctx)
 		if err != nil {
 			return err
 		}
 		defer func() {
 			parts.stop()
-			release()
+			_ = lock.Close() // closing nil does nothing
 			err = errors.Join(err, c.removeProxyRules(context.WithoutCancel(ctx)), removal.Tree(c.RunDir))
 		}()
 		run(proxyName, c.newProxy)
@@ -68,7 +68,7 @@ func RunNetwork(ctx context.Context, deps NetworkDeps, config NetworkConfig) (er
 }
 
 // startNetworkProxy prepares the machine for kube-proxy.
-func (c *Cluster) startNetworkProxy(ctx context.Context) (release func(), err error) {
+func (c *Cluster) startNetworkProxy(ctx context.Context) (lock *os.File, err error) {
 	if err := CheckServices(ctx); err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (c *Cluster) startNetworkProxy(ctx context.Context) (release func(), err er
 	if _, err := stopStale(ctx, c.RunDir); err != nil {
 		return nil, err
 	}
-	if release, err = c.claimProxy(ctx); err != nil {
+	if lock, err = c.claimProxy(ctx); err != nil {
 		return nil, err
 	}
 	for _, module := range neededModules() {
@@ -91,5 +91,5 @@ func (c *Cluster) startNetworkProxy(ctx context.Context) (release func(), err er
 			c.logger.Warn("a kernel module is missing", "module", module.Name, "without", module.Without, "error", err)
 		}
 	}
-	return release, filterBridge()
+	return lock, filterBridge()
 }

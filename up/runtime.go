@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/up/containerd"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 // ownImageVersion is the tag of the images that berth imports. It changes when their programs do.
@@ -19,6 +20,10 @@ const ownImageVersion = "v1"
 
 // containerdName is containerd's name among the cluster's processes.
 const containerdName = "containerd"
+
+// http2Preface is how a client of a gRPC server begins: the connection preface of HTTP/2 and an empty SETTINGS frame (RFC 9113,
+// section 3.4). The server replies with its own settings.
+const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // containerdConfig returns the config of this cluster's containerd.
 func (c *Cluster) containerdConfig() (containerd.Config, error) {
@@ -64,12 +69,23 @@ func (l Layout) cleanupNetwork(ctx context.Context) error {
 
 // runContainerd runs containerd, and sets ready once it can run Pods and has berth's images.
 func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
-	c.progress.Starting("containerd")
 	config, err := c.containerdConfig()
 	if err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
 	}
 	c.runtime.Store(&config)
+	adopted := c.adopted(containerdName)
+	if !adopted {
+		c.progress.Starting("containerd")
+		if err := c.prepareContainerd(ctx, config); err != nil {
+			return err
+		}
+	}
+	return c.followContainerd(ctx, config, ready, adopted)
+}
+
+// prepareContainerd does what is to be done before containerd starts.
+func (c *Cluster) prepareContainerd(ctx context.Context, config containerd.Config) error {
 	if err := config.CheckFree(ctx); err != nil {
 		return err
 	}
@@ -87,6 +103,11 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	if err := errors.Join(config.RemoveDeadSockets(), config.RemoveDeadBundles()); err != nil {
 		c.logger.Warn("failed to remove files of an earlier containerd", "error", err)
 	}
+	return nil
+}
+
+// followContainerd runs a containerd that is prepared, or follows one that runs, until it exits.
+func (c *Cluster) followContainerd(ctx context.Context, config containerd.Config, ready *readiness, adopted bool) error {
 	namespaces := config.NetworkNamespaces()
 	// When containerd exits, stop waiting for its readiness.
 	ctx, cancel := context.WithCancel(ctx)
@@ -100,7 +121,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 		}
 	}))
 	go func() {
-		err := contain.Do("up.waitContainerdReady", "", func() error { return c.waitContainerdReady(ctx, config, ready) })
+		err := contain.Do("up.waitContainerdReady", "", func() error { return c.waitContainerdReady(ctx, config, ready, adopted) })
 		if err == nil {
 			contain.Guard("up.maintainContainerd", "", func() { c.maintainContainerd(ctx, config, namespaces) })()
 		} else {
@@ -109,10 +130,11 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 		waited <- err
 	}()
 	argv, env := config.Command()
-	err = program{
-		name: containerdName, argv: argv, env: env, logFile: c.Log(containerdName), stopSignal: containerd.StopSignal,
-		pidFile: c.pidFile(containerdName),
-	}.run(ctx)
+	err := c.program(supervisor.Program{
+		Name: containerdName, Argv: argv, Env: env, StopSignal: containerd.StopSignal, Health: &supervisor.Health{
+			Network: "unix", Address: c.ContainerdSocket(), Send: []byte(http2Preface), Timeout: healthTimeout, Failures: maxHealthFailures,
+		},
+	})(ctx)
 	cancel()
 	if waitErr := <-waited; waitErr != nil && !errors.Is(waitErr, context.Canceled) {
 		return errors.Join(err, waitErr)
@@ -121,7 +143,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 }
 
 // waitContainerdReady waits until containerd can run Pods, and imports berth's images.
-func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Config, ready *readiness) error {
+func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Config, ready *readiness, adopted bool) error {
 	if err := config.WaitReady(ctx, c.clock); err != nil {
 		return err
 	}
@@ -129,7 +151,9 @@ func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Con
 	if err := c.ensureImages(ctx); err != nil {
 		return err
 	}
-	c.progress.Ready("containerd", "")
+	if !adopted {
+		c.progress.Ready("containerd", "")
+	}
 	ready.set(nil)
 	return nil
 }

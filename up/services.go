@@ -26,6 +26,9 @@ type probe func(ctx context.Context) bool
 // withReadiness returns run with the lines that show its first start, and records when the probe first succeeds.
 func (c *Cluster) withReadiness(name string, isReady probe, run runFunc) runFunc {
 	ready := c.servicesReady[name]
+	if ready == nil { // nothing waits for it
+		return run
+	}
 	return func(ctx context.Context) error {
 		select {
 		case <-ready.done:

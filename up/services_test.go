@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/progress"
 )
 
 func servicesLayout(t *testing.T) Layout {
@@ -58,7 +59,7 @@ func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {
 
 func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
 	l := servicesLayout(t)
-	c, err := New(Deps{Progress: NewProgress(io.Discard, nil, clock.RealClock{})}, RunConfig{Layout: l})
+	c, err := New(Deps{Progress: progress.New(io.Discard, nil, clock.RealClock{})}, RunConfig{Layout: l})
 	require.NoError(t, err)
 	data, metrics, err := c.proxyConfig()
 	require.NoError(t, err)
@@ -133,7 +134,7 @@ func TestProbesOfServices(t *testing.T) {
 
 func TestAServiceIsReadyWhenItsProbeSucceeds(t *testing.T) {
 	var out bytes.Buffer
-	c, err := New(Deps{Progress: NewProgress(&out, nil, clock.RealClock{})}, RunConfig{Layout: servicesLayout(t)})
+	c, err := New(Deps{Progress: progress.New(&out, nil, clock.RealClock{})}, RunConfig{Layout: servicesLayout(t)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := c.servicesReady[dnsName]

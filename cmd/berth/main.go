@@ -97,7 +97,7 @@ func newRoot() *cobra.Command {
 	root.SetHelpCommand(newHelp())
 	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newExplain(), newDoctor(), newKubectl(), newImages())
 	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
-		newRun(), newVersion())
+		newRun(), newVersion(), newNodeProcess())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Args, shells.RunE = requireSubcommand, showHelp

@@ -23,12 +23,12 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
-	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/kubelet/certificate"
 	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/join"
+	"github.com/berth-dev/berth/up/progress"
 )
 
 // Values of --kube-proxy.
@@ -155,7 +155,7 @@ func (f nodeFlags) runMember(cmd *cobra.Command, server string, known bool) erro
 		}
 	}
 	signals.IgnoreSIGPIPE() // the node runs on when the reader of its output is gone
-	progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
+	progress := progress.New(os.Stdout, terminalWidthFunc(), clock.RealClock{})
 	f.own(layout)
 	if err := f.prepareBootstrap(ctx, server); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (f nodeFlags) runMember(cmd *cobra.Command, server string, known bool) erro
 	if err := os.Remove(f.bootstrap); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the token, which is not needed any more: %w", err)
 	}
-	member, layout, err := f.member(ctx, cmd, config, !known)
+	member, layout, err := f.member(ctx, config, !known)
 	if err != nil {
 		return err
 	}
@@ -174,8 +174,8 @@ func (f nodeFlags) runMember(cmd *cobra.Command, server string, known bool) erro
 	if !member.Info.Proxy {
 		without = append(without, "kube-proxy")
 	}
-	machine, err := up.New(up.Deps{Progress: progress, Restarts: systemdunit.Restarts}, up.RunConfig{
-		Layout: layout, Member: member, Without: without, Width: terminalWidth(),
+	machine, err := up.New(up.Deps{Progress: progress}, up.RunConfig{
+		Layout: layout, Member: member, Without: without, Width: terminalWidth(), Argv: os.Args,
 	})
 	if err != nil {
 		return err
@@ -248,9 +248,9 @@ func checkTokenAccepted(ctx context.Context, config clientcmdapi.Config) error {
 }
 
 // member returns what the machine has as a member, and its layout, which follows from what the cluster assigns to the node.
-func (f nodeFlags) member(ctx context.Context, cmd *cobra.Command, config up.Config, first bool) (*up.Member, up.Layout, error) {
+func (f nodeFlags) member(ctx context.Context, config up.Config, first bool) (*up.Member, up.Layout, error) {
 	fail := func(err error) (*up.Member, up.Layout, error) { return nil, up.Layout{}, err }
-	server, client, err := nodeClient(f.kubeconfig)
+	_, client, err := nodeClient(f.kubeconfig)
 	if err != nil {
 		return fail(err)
 	}
@@ -289,12 +289,21 @@ func (f nodeFlags) member(ctx context.Context, cmd *cobra.Command, config up.Con
 	if err != nil {
 		return fail(err)
 	}
-	network, err := f.networkClient(ctx, server, client, config.NodeName, layout.Kubeconfig("kube-proxy"))
+	return &up.Member{Info: info}, layout, nil
+}
+
+// connect completes a member in its node's process.
+func (f nodeFlags) connect(ctx context.Context, cmd *cobra.Command, layout up.Layout, member *up.Member) error {
+	server, client, err := nodeClient(f.kubeconfig)
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	run, err := f.memberKubelet(cmd, info)
-	return &up.Member{Info: info, Node: client, Network: network, RunKubelet: run}, layout, err
+	member.Node = client
+	if member.Network, err = f.networkClient(ctx, server, client, layout.NodeName, layout.Kubeconfig("kube-proxy")); err != nil {
+		return err
+	}
+	member.RunKubelet, err = f.memberKubelet(cmd, member.Info)
+	return err
 }
 
 // wantsProxy reports whether this node runs kube-proxy.

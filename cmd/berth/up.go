@@ -11,11 +11,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/signals"
-	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/kubelet/cm"
-	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/progress"
 )
 
 // upFlags are the flags of `berth up`.
@@ -65,10 +64,9 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
-	memory.TuneGC(false)
-	progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
-	cluster, err := up.New(up.Deps{Progress: progress, Restarts: systemdunit.Restarts},
-		up.RunConfig{Layout: layout, Demo: f.demo, Width: terminalWidth(), Without: f.without, Inside: inside})
+	progress := progress.New(os.Stdout, terminalWidthFunc(), clock.RealClock{})
+	cluster, err := up.New(up.Deps{Progress: progress},
+		up.RunConfig{Layout: layout, Demo: f.demo, Width: terminalWidth(), Without: f.without, Inside: inside, Argv: os.Args})
 	if err != nil {
 		return err
 	}

@@ -174,6 +174,9 @@ func (c *Config) validateLogLevel() error {
 	return nil
 }
 
+// HealthSocket is the unix socket on which this process shows that it does not hang.
+func (c *Config) HealthSocket() string { return filepath.Join(c.RunDir, "controlplane-health.sock") }
+
 // EtcdSocket is the unix socket on which etcd serves the API server.
 func (c *Config) EtcdSocket() string { return filepath.Join(c.EtcdRunDir(), "etcd.sock") }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 // newIsolatedCluster is newCluster with all components, in namespaces of its own.
@@ -186,7 +187,7 @@ func TestKilledIsolatedClusterLeavesNothing(t *testing.T) {
 			process = child(t, process, isolate.Program)
 		}
 		if victim == "berth" {
-			process = child(t, process, "berth")
+			process = child(t, process, supervisor.ProgramName[:15]) // the kernel's name of a process
 		}
 		require.NoError(t, syscall.Kill(process, syscall.SIGKILL))
 		require.Error(t, <-c.ended, victim)

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/internal/pidfile"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
@@ -137,10 +138,18 @@ func (n *neighbourhood) programs(t *testing.T) map[string]string {
 	return found
 }
 
-// memory is the resident memory of berth up, in bytes.
+// nodeProcess is the process with the kubelet and the controllers.
+func (n *neighbourhood) nodeProcess(t *testing.T) int {
+	t.Helper()
+	pid := pidfile.Running(pidfile.Proc, filepath.Join(n.runDir(), "node.pid"))
+	require.NotZero(t, pid)
+	return pid
+}
+
+// memory is the resident memory of that process, in bytes.
 func (n *neighbourhood) memory(t *testing.T) int64 {
 	t.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", n.cmd.Process.Pid))
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", n.nodeProcess(t)))
 	require.NoError(t, err)
 	var size, resident int64
 	_, err = fmt.Sscan(string(content), &size, &resident)
@@ -333,7 +342,7 @@ func (n *neighbourhood) deadServer(t *testing.T) {
 		require.Contains(t, out, `"witness"`)
 		require.Less(t, time.Since(began), 15*time.Second)
 	}
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", n.cmd.Process.Pid))
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", n.nodeProcess(t)))
 	require.NoError(t, err)
 	require.Less(t, len(threads), 100, "threads")
 }

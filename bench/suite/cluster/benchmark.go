@@ -133,7 +133,7 @@ func weigh(ctx context.Context, s *harness.Sample, cluster *testbed.Process) err
 		return err
 	}
 	for metric, pid := range map[string]int{
-		"memory of berth":             cluster.PID,
+		"memory of berth":             children["berth"],
 		"memory of the control plane": children["berth-controlplane"],
 		"memory of containerd":        children["containerd"],
 	} {

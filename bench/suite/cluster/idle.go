@@ -18,7 +18,8 @@ const (
 
 // idleParts are the processes of a cluster, by how the metrics call them.
 var idleParts = []struct{ title, program string }{
-	{"berth", ""}, // the process itself
+	{"the supervisor", ""}, // the process itself
+	{"berth", "berth"},
 	{"the control plane", "berth-controlplane"},
 	{"containerd", "containerd"},
 	{"kube-proxy", "kube-proxy"},

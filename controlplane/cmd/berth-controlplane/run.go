@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -22,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/datadir"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/gctuner"
+	"github.com/berth-dev/berth/controlplane/healthsocket"
 	"github.com/berth-dev/berth/controlplane/kubeconfig"
 	"github.com/berth-dev/berth/controlplane/listen"
 	"github.com/berth-dev/berth/controlplane/pki"
@@ -76,6 +78,11 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 			return err
 		}
 	}
+	health, err := healthsocket.Serve(ctx, c.HealthSocket(), livez(admin))
+	if err != nil {
+		return err
+	}
+	defer health.Close()
 	started := make(chan struct{})
 	defer startGCTuner(ctx, started)()
 	// The default handler warns about old versions of types that upstream's own controllers use.
@@ -93,6 +100,18 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
 		}
 	})
+}
+
+// livez returns the check of the health socket: whether the API server responds. What it says does not count, because it is
+// also unhealthy while etcd's disk is full, which a new process would not change.
+func livez(admin kubernetes.Interface) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		err := admin.Discovery().RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+			return nil
+		}
+		return err
+	}
 }
 
 // startGCTuner tunes the garbage collector from the time when started is closed until the function that it returns is called.

@@ -1,4 +1,5 @@
-package up
+// Package progress shows on the terminal how the components of a cluster start and what happens to them.
+package progress
 
 import (
 	"fmt"
@@ -33,9 +34,9 @@ type progressLine struct {
 	took      time.Duration
 }
 
-// NewProgress returns a Progress that writes to out. On a terminal, whose lines can be redrawn, width returns its number
+// New returns a Progress that writes to out. On a terminal, whose lines can be redrawn, width returns its number
 // of columns; otherwise width is nil.
-func NewProgress(out io.Writer, width func() int, clock clock.PassiveClock) *Progress {
+func New(out io.Writer, width func() int, clock clock.PassiveClock) *Progress {
 	return &Progress{out: out, width: width, clock: clock}
 }
 

@@ -124,6 +124,16 @@ func newTestSupervisor(t *testing.T, mode string, wanted Program) (*Supervisor, 
 	return s, display
 }
 
+// waitPID waits for a pid file, which is written after the process has started.
+func waitPID(t *testing.T, path string) (pid int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		pid = pidfile.Running(pidfile.Proc, path)
+		return pid != 0
+	}, time.Minute, time.Millisecond)
+	return pid
+}
+
 func TestTheNodesProcessFindsItsPrograms(t *testing.T) {
 	wanted := shell(t, "echo up; exec sleep 1000")
 	wanted.Lines = true
@@ -132,10 +142,9 @@ func TestTheNodesProcessFindsItsPrograms(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	display.wait(t, "ready up")
-	pid := pidfile.Running(pidfile.Proc, wanted.PIDFile)
-	require.NotZero(t, pid)
+	pid := waitPID(t, wanted.PIDFile)
 	for range 2 {
-		node, err := os.FindProcess(pidfile.Running(pidfile.Proc, s.plan.Node.PIDFile))
+		node, err := os.FindProcess(waitPID(t, s.plan.Node.PIDFile))
 		require.NoError(t, err)
 		require.NoError(t, node.Kill())
 		display.wait(t, "node exited: node exited unexpectedly (signal: killed)")

@@ -10,7 +10,7 @@ step "format and vet"
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 [ -z "$unformatted" ] || { echo "not formatted: $unformatted" >&2; exit 1; }
 go vet ./...
-go vet -tags integration ./test/... ./client ./replicaset ./attachdetach
+go vet -tags integration ./test/... ./berthtest ./client ./replicaset ./attachdetach
 
 step "unit tests, with the race detector"
 go test -race -timeout 60m ./...
@@ -27,7 +27,7 @@ go test -tags integration -count=1 -timeout 60m -run 'Live|RealAPIServer' ./clie
 
 step "on real clusters"
 if [ "$(id -u)" = 0 ]; then
-    go test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/...
+    go test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... ./berthtest
 else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1

@@ -220,6 +220,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		return err
 	}
 	c.loadModules(ctx, neededModules())
+	c.allowInotify()
 	if c.runs(proxyName) {
 		if err := filterBridge(); err != nil {
 			c.progress.Printf("warning: %v", err)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/up/isolate"
 )
 
@@ -105,6 +106,9 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 		if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("pass the lock and the API server's socket to %s: %w", isolate.Program, err)
 		}
+	}
+	if err := signals.KeepParentDeathSignal(); err != nil {
+		return err
 	}
 	program := c.Program(isolate.Program)
 	err = unix.Exec(program, append([]string{program}, config.Args()...), os.Environ())

@@ -1,0 +1,145 @@
+//go:build integration
+
+package berthtest_test
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/berthtest"
+)
+
+// TestMain uses the programs of this build.
+func TestMain(m *testing.M) {
+	bin, err := filepath.Abs("../bin")
+	if err == nil {
+		err = os.Setenv("BERTH_BIN", bin)
+	}
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+const web = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: web
+        image: example.test/demo:v1
+        env: [{name: DATA_DIR, value: /tmp}]
+        volumeMounts: [{name: tmp, mountPath: /tmp}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+      volumes: [{name: tmp, emptyDir: {}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+`
+
+// TestStart runs a workload whose image is built from a Go package.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	c := berthtest.Start(t)
+	c.LoadImage("example.test/demo:v1", "github.com/berth-dev/berth/images/demo")
+	c.Apply(web)
+	deployment := berthtest.Eventually(c, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, "available",
+		func(d *appsv1.Deployment) bool { return d.Status.AvailableReplicas == 2 })
+	require.Equal(t, c.Namespace(), deployment.Namespace)
+	require.Contains(t, c.Kubectl("get", "pods", "-l", "app=web", "-o", "name"), "pod/web-")
+	require.Contains(t, c.Explain("svc/web"), "leads to 2 of 2 Pods")
+}
+
+// TestShared uses one cluster for several tests at the same time, whose namespaces are gone afterwards.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	namespaces := make(chan string, 2)
+	t.Run("tests", func(t *testing.T) {
+		for _, name := range []string{"one", "two"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := berthtest.Shared(t)
+				namespaces <- c.Namespace()
+				c.Apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "main"}, "spec": {"terminationGracePeriodSeconds": 0,
+					"containers": [{"name": "main", "image": "berth.local/pause:v1"}]}}`)
+				berthtest.Eventually(c, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, "running",
+					func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+			})
+		}
+	})
+	c := berthtest.Shared(t)
+	for range 2 {
+		_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), <-namespaces, metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+	}
+}
+
+// killMe is set for the process that TestKilledTestLeavesNothing starts and kills.
+const killMe = "BERTHTEST_KILL_ME"
+
+func TestKilledTestLeavesNothing(t *testing.T) {
+	if os.Getenv(killMe) != "" {
+		c := berthtest.Start(t)
+		c.Apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "main"}, "spec": {
+			"containers": [{"name": "main", "image": "berth.local/pause:v1"}]}}`)
+		berthtest.Eventually(c, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, "running",
+			func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+		_, _ = os.Stdout.WriteString("\nkill me: " + c.Kubeconfig() + "\n")
+		select {}
+	}
+	t.Parallel()
+	tmp, err := os.MkdirTemp("", "bt") // of its own, so that no other test cleans up
+	require.NoError(t, err)
+	defer os.RemoveAll(tmp)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledTestLeavesNothing$", "-test.v")
+	cmd.Env = append(os.Environ(), killMe+"=1", "TMPDIR="+tmp)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var dataDir string
+	scanner := bufio.NewScanner(out)
+	for dataDir == "" && scanner.Scan() {
+		if path, ok := strings.CutPrefix(scanner.Text(), "kill me: "); ok {
+			dataDir = filepath.Dir(path)
+		}
+	}
+	require.NotEmpty(t, dataDir, "the cluster started")
+	require.NotEmpty(t, processesOf(t, dataDir))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	require.Eventually(t, func() bool { return len(processesOf(t, dataDir)) == 0 }, time.Minute, 50*time.Millisecond, "the kernel ends all")
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(t, err)
+	require.NotContains(t, string(mounts), dataDir)
+}
+
+// processesOf lists the processes whose command line names the directory.
+func processesOf(t *testing.T, dir string) (found []string) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range files {
+		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(line), dir) {
+			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return found
+}

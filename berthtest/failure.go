@@ -1,0 +1,70 @@
+package berthtest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// failureTimeout bounds what is collected about a failed test.
+	failureTimeout = time.Minute
+	// maxEvents and maxLogLines bound what is logged of it.
+	maxEvents, maxLogLines = 50, 20
+)
+
+// logFailure logs what a failed test leaves: what is stuck and why, events, and the ends of containers' logs.
+func (c *Cluster) logFailure() {
+	if !c.t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), failureTimeout)
+	defer cancel()
+	stuck, err := c.running.run(ctx, "explain", "--all")
+	if err != nil {
+		stuck = err.Error()
+	}
+	c.t.Logf("berth explain --all:\n%s", stuck)
+	c.t.Logf("events in %s:\n%s", c.namespace, c.events(ctx))
+	pods, err := c.running.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		c.t.Logf("berthtest: list the Pods of the failed test: %v", err)
+		return
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		out, err := c.running.run(ctx, "kubectl", "--namespace", c.namespace, "logs", pod.Name, "--all-containers", "--prefix", fmt.Sprintf("--tail=%d", maxLogLines))
+		if err == nil {
+			c.t.Logf("logs of Pod %s, which is %s:\n%s", pod.Name, pod.Status.Phase, out)
+		}
+	}
+}
+
+// events lists the latest events of the test's namespace, the oldest first.
+func (c *Cluster) events(ctx context.Context) string {
+	list, err := c.running.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	items := list.Items[max(0, len(list.Items)-maxEvents):]
+	var text strings.Builder
+	for i := range items {
+		e := &items[i]
+		fmt.Fprintf(&text, "%s %s %s/%s %s: %s\n", eventTime(e).Format(time.TimeOnly), e.Type, strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	return text.String()
+}
+
+// eventTime is when the event happened last.
+func eventTime(e *corev1.Event) time.Time {
+	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if !t.IsZero() {
+			return t
+		}
+	}
+	return e.CreationTimestamp.Time
+}

@@ -34,10 +34,12 @@ func TestIntegrationOnSystemd(t *testing.T) {
 	require.NoError(t, m.Run(t.Context(), script, IO{Stdout: t.Output(), Stderr: t.Output()}))
 }
 
-func runHost(t *testing.T, name string, args ...string) {
+// runHost runs a program of the host and returns its output.
+func runHost(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), out)
+	return string(out)
 }

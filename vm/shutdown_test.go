@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shutdownPeriods are half a minute for ordinary Pods, and after that half a minute for critical ones.
-const shutdownPeriods = "shutdownGracePeriod: 60s\nshutdownGracePeriodCriticalPods: 30s\n"
+// shutdownPeriods are 80 s for ordinary Pods, and after that 40 s for critical ones: a machine without KVM is slow.
+const shutdownPeriods = "shutdownGracePeriod: 120s\nshutdownGracePeriodCriticalPods: 40s\n"
 
 // waitForInhibitor is the script that waits until a kubelet delays shutdowns.
 const waitForInhibitor = "systemd-inhibit --list --no-legend | grep '^kubelet .* shutdown .* delay'"

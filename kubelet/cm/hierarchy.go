@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -98,8 +99,9 @@ func (h Hierarchy) ensureUnified(name cgroupName, limits Limits, skip func(strin
 		return nil // v2 without controllers on a hybrid machine; the runtime creates what it needs there
 	}
 	dir := h.Dir
+	controllers := domainFirst(h.Controllers)
 	for _, element := range name {
-		for _, controller := range h.Controllers {
+		for _, controller := range controllers {
 			err := h.enableForChildren(dir, controller)
 			if err != nil && slices.Contains(limitControllers, controller) && !skip(controller, err) {
 				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
@@ -136,6 +138,19 @@ func set(dir, controller string, limits Limits, unified bool) error {
 		return err
 	}
 	return group.Set(resources)
+}
+
+// threadedControllers are those that the kernel can apply to threads. It enables them below a cgroup that has processes, which
+// then takes part in the distribution as a whole and has no use for other controllers.
+var threadedControllers = []string{"cpu", "cpuset", "perf_event", "pids"}
+
+// domainFirst returns the controllers with those of threads last: the others show whether a cgroup has processes.
+func domainFirst(controllers []string) []string {
+	sorted := slices.Clone(controllers)
+	slices.SortStableFunc(sorted, func(a, b string) int {
+		return cmp.Compare(slices.Index(threadedControllers, a), slices.Index(threadedControllers, b))
+	})
+	return sorted
 }
 
 // enable enables the controller for the cgroups below dir.

@@ -20,7 +20,7 @@ const maxMoveAttempts = 20
 // the process that started berth runs in it, and berth too. They are moved into a cgroup below it.
 func (h Hierarchy) enableForChildren(dir, controller string) error {
 	err := enable(dir, controller)
-	for try := 0; errors.Is(err, syscall.EBUSY) && dir == h.Dir && try < maxMoveAttempts; try++ {
+	for try := 0; hasProcesses(err) && dir == h.Dir && try < maxMoveAttempts; try++ {
 		if err := moveProcesses(dir); err != nil {
 			return fmt.Errorf("move the processes of %q into a cgroup of their own: %w", dir, err)
 		}
@@ -29,8 +29,45 @@ func (h Hierarchy) enableForChildren(dir, controller string) error {
 	return err
 }
 
+// hasProcesses reports whether the kernel refuses a controller because of a cgroup's own processes. If controllers of threads are
+// enabled already, the error is another one.
+func hasProcesses(err error) bool {
+	return errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EOPNOTSUPP)
+}
+
 // moveProcesses moves the processes of a cgroup into one below it.
 func moveProcesses(dir string) error {
+	restore, err := disableThreaded(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(moveAll(dir), restore())
+}
+
+// disableThreaded disables the controllers of threads that were enabled while the cgroup had processes: no process can be moved
+// into a cgroup below it until then. restore enables them again.
+func disableThreaded(dir string) (restore func() error, err error) {
+	nothing := func() error { return nil }
+	kind, err := os.ReadFile(filepath.Join(dir, "cgroup.type"))
+	if errors.Is(err, os.ErrNotExist) { // the machine's root
+		return nothing, nil
+	}
+	if err != nil || strings.TrimSpace(string(kind)) != "domain threaded" {
+		return nothing, err
+	}
+	file := filepath.Join(dir, "cgroup.subtree_control")
+	enabled, err := os.ReadFile(file)
+	if err != nil || len(strings.Fields(string(enabled))) == 0 {
+		return nothing, err
+	}
+	write := func(sign string) error {
+		return os.WriteFile(file, []byte(sign+strings.Join(strings.Fields(string(enabled)), " "+sign)), 0o644)
+	}
+	return func() error { return write("+") }, write("-")
+}
+
+// moveAll moves the processes that a cgroup has now.
+func moveAll(dir string) error {
 	target := filepath.Join(dir, initCgroup)
 	if err := os.Mkdir(target, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,6 +57,22 @@ func TestContainerRootIsEmptied(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(group), "/"+filepath.Base(h.Dir)+"/"+initCgroup+"\n")
 	require.NoError(t, h.ensure(cgroupName{"berth", "kubepods"}, Limits{}, never), "it may be done again")
+}
+
+// TestContainerRootWithControllersOfThreadsIsEmptied has controllers that the kernel enables although there are processes.
+func TestContainerRootWithControllersOfThreadsIsEmptied(t *testing.T) {
+	h, process := containerRoot(t)
+	if !slices.Contains(h.Controllers, "cpu") {
+		t.Skip("needs the controller cpu of version 2")
+	}
+	require.NoError(t, enable(h.Dir, "cpu"))
+	require.NoError(t, h.ensure(cgroupName{"berth", "kubepods"}, Limits{}, func(string, error) bool { return false }))
+	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", process.Process.Pid))
+	require.NoError(t, err)
+	require.Contains(t, string(group), "/"+filepath.Base(h.Dir)+"/"+initCgroup+"\n")
+	enabled, err := os.ReadFile(filepath.Join(h.Dir, "cgroup.subtree_control"))
+	require.NoError(t, err)
+	require.Subset(t, strings.Fields(string(enabled)), []string{"cpu", "memory"})
 }
 
 func TestCgroupsBelowTheRootAreNotEmptied(t *testing.T) {

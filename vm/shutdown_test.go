@@ -32,13 +32,13 @@ func TestPodsEndBeforeTheMachine(t *testing.T) {
 		return m.Boot(ctx)
 	}
 	for round, reboot := range []func(context.Context) error{m.Reboot, powerButton} {
-		waitFor(t, m, 600, "[ $(grep -c starts "+log+") = 3 ]")
+		waitFor(t, m, 600, "[ \"$(grep -sc starts "+log+")\" = 3 ]")
 		waitFor(t, m, 60, waitForInhibitor)
 		require.ElementsMatch(t, starts, lines(), "round %d", round)
 		output(t, m, "rm "+log+" && sync")
 
 		require.NoError(t, reboot(t.Context()))
-		waitFor(t, m, 600, "[ $(grep -c starts "+log+") = 3 ]")
+		waitFor(t, m, 600, "[ \"$(grep -sc starts "+log+")\" = 3 ]")
 		after := lines()
 		require.Equal(t, ends, after[:len(ends)], "round %d: the Pods end in order, with their hooks", round)
 		require.ElementsMatch(t, starts, after[len(ends):], "round %d: the Pods come back", round)

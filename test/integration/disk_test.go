@@ -32,6 +32,7 @@ const diskPod = `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName"
 
 // TestDisks runs Pods on a real disk of class berth-loop: provisioned, attached, staged and published over CSI.
 func TestDisks(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -93,6 +93,7 @@ func TestPressureEvictsTheRightPod(t *testing.T) {
 
 // TestLimitsOfEphemeralStorage has Pods that exceed their limits by each kind of what they write, beside one that does not.
 func TestLimitsOfEphemeralStorage(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -29,6 +29,7 @@ import (
 
 // TestExpansion requests more storage for claims, as a user does, and checks that their Pods get it.
 func TestExpansion(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -14,6 +14,7 @@ import (
 
 // TestDeclaredFeatures uses what the Node declares: the scheduler and the API server let no Pod do these things without.
 func TestDeclaredFeatures(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

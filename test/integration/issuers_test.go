@@ -89,6 +89,7 @@ func (s *signer) sign(request *certificatesv1beta1.PodCertificateRequest) {
 
 // TestIssuers mounts trust anchors and a certificate in a Pod, with an API server that has their objects.
 func TestIssuers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync", "--feature-gates", "ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
 		"--runtime-config", "certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true")

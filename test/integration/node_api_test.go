@@ -14,6 +14,7 @@ import (
 
 // TestNodeAPI reads the state of a node and the usage of its Pods through the API server, as kubectl does.
 func TestNodeAPI(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

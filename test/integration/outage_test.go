@@ -184,6 +184,7 @@ func (l *lifecycleRunner) waitStarts(name string, starts int) {
 // restarts the kubelet meanwhile. Pods keep running and are restarted; their statuses are written when the API server is
 // reachable again.
 func TestAPIServerAway(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	config := c.admin()

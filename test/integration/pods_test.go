@@ -57,6 +57,7 @@ func finished(pod *corev1.Pod) bool {
 
 // TestPods runs all common kinds of Pods.
 func TestPods(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -146,6 +146,7 @@ func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
 // TestPrivateImages pulls an image of a registry with a login for one tenant, and then runs Pods of others on the same
 // node, with a real API server, kubelet, containerd and registry.
 func TestPrivateImages(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	r, programs := newRegistry(t), t.TempDir()

@@ -30,6 +30,7 @@ const busy = `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name
 
 // TestResourceMetrics reads the usage of a busy Pod as kubectl top and the autoscaler do.
 func TestResourceMetrics(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -46,6 +46,7 @@ func claimOf(name, source string) string {
 // TestSnapshots creates a volume from a snapshot and one from another volume. Kubernetes' own controller and sidecar take
 // the snapshot; berth up provisions the volumes, with its own permissions.
 func TestSnapshots(t *testing.T) {
+	t.Parallel()
 	controller, sidecar := thirdPartyBinary(t, "snapshot-controller"), thirdPartyBinary(t, "csi-snapshotter")
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")

@@ -25,6 +25,7 @@ import (
 // TestSizesOfVolumes checks that a Pod is evicted when it exceeds the limit of its emptyDir, and that a disk is expanded
 // while a Pod uses it.
 func TestSizesOfVolumes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

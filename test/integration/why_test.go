@@ -141,6 +141,7 @@ type causeCase struct {
 
 // TestWhy brings about every cause of docs/why.md that one node can show, for real, and asks for it.
 func TestWhy(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -24,6 +24,7 @@ type options struct {
 	parallel, apiPort      int
 	attempts               int
 	podCIDR, serviceCIDR   string
+	secondNode             string
 	nodeNetwork            netip.Prefix
 	conformance            bool
 	timeout                time.Duration
@@ -53,6 +54,8 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")
 	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
+	flags.StringVar(&o.secondNode, "second-node", "berth-conf-2",
+		"the name of the second node, of its network namespace and of this machine's interface to it; 15 characters at most")
 	flags.TextVar(&o.nodeNetwork, "node-network", netip.MustParsePrefix("10.97.0.0/30"), "the network of this machine and the second node")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "time limit of the suite")
 	if err := flags.Parse(args); err != nil {

@@ -26,9 +26,6 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
-// secondNode is the name of the second node, and of its network namespace.
-const secondNode = "berth-conf-2"
-
 // clusterTimeout bounds the start and the stop of the cluster.
 const clusterTimeout = 3 * time.Minute
 
@@ -91,7 +88,7 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 		}
 		return errors.Join(errs...)
 	}
-	link, err := cluster.NewLink(ctx, secondNode, o.nodeNetwork)
+	link, err := cluster.NewLink(ctx, o.secondNode, o.nodeNetwork)
 	if err != nil {
 		return stop, machines{}, err
 	}
@@ -105,16 +102,18 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 		return stop, machines{}, err
 	}
 	stops = append(stops, first.Stop)
-	second, err := first.Join(ctx, link, secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
+	second, err := first.Join(ctx, link, o.secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
 	if err != nil {
 		return stop, machines{}, err
 	}
 	stops = append(stops, second.Stop)
-	unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
-	if err != nil {
-		return stop, machines{}, err
+	if !o.conformance { // no [Conformance] spec reads a node's directory
+		unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
+		if err != nil {
+			return stop, machines{}, err
+		}
+		stops = append(stops, unlink)
 	}
-	stops = append(stops, unlink)
 	closeMirror, err := serveMirror(layout, link.Host, first.Registries(), second.Registries())
 	if err != nil {
 		return stop, machines{}, err

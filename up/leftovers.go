@@ -34,18 +34,22 @@ type Leftover struct {
 	Disks   []string
 	Cgroups []string
 	Shims   []int
-	// Bridge says that its pod bridge exists; Rules are the Pod ranges that the firewall still masquerades for it.
+	// Bridge says that its pod bridge exists; Rules are the Pod ranges that the firewall still masquerades for it, and Tables
+	// counts its tables of nftables.
 	Bridge bool
 	Rules  []netip.Prefix
+	Tables int
 }
 
 // hostState is the state of the machine in which leftovers are searched.
 type hostState struct {
 	// root is the parent directory of proc, sys and run.
 	root string
-	// mounts are all mount points, disks the images of all loop devices, rules the masqueraded ranges by bridge.
+	// mounts are all mount points, disks the images of all loop devices, rules the masqueraded ranges by bridge, tables the
+	// names of the tables of nftables in all families.
 	mounts, disks []string
 	rules         map[string][]netip.Prefix
+	tables        []string
 }
 
 // readHostState reads the state of this machine. Reading the firewall's rules needs root; without it there are none.
@@ -64,11 +68,31 @@ func readHostState(ctx context.Context) (hostState, error) {
 	}); err != nil {
 		return s, fmt.Errorf("list loop devices: %w", err)
 	}
-	if _, err := exec.LookPath("iptables"); err != nil || os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
+		return s, nil
+	}
+	s.tables = listTables(ctx)
+	if _, err := exec.LookPath("iptables"); err != nil {
 		return s, nil //nolint:nilerr // no iptables, no rules of it
 	}
 	s.rules, err = containerd.Masquerades(ctx)
 	return s, err
+}
+
+// listTables returns the names of the tables of nftables, once for each family that has one of the name. A machine without nft or
+// without nftables has none.
+func listTables(ctx context.Context) []string {
+	list, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for line := range strings.Lines(string(list)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "table" {
+			names = append(names, fields[2])
+		}
+	}
+	return names
 }
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}$`)
@@ -106,6 +130,11 @@ func (s hostState) leftovers() []*Leftover {
 	for bridge, rules := range s.rules {
 		if id, ok := strings.CutPrefix(bridge, "berth"); ok && idPattern.MatchString(id) {
 			of(id).Rules = rules
+		}
+	}
+	for _, table := range s.tables {
+		if id, ok := strings.CutPrefix(table, "berth"); ok && idPattern.MatchString(id) {
+			of(id).Tables++
 		}
 	}
 	for _, mount := range s.mounts {

@@ -39,6 +39,16 @@ func TestAClusterWithAProcessLives(t *testing.T) {
 	require.Empty(t, hostState{root: root}.leftovers())
 }
 
+func TestATableOfTheFirewallIsALeftover(t *testing.T) {
+	s := hostState{root: machine(t), tables: []string{"filter", "kube-proxy", "berthold", "berthfeedbeef", "berthfeedbeef"}}
+	dead := s.leftovers()
+	require.Len(t, dead, 2)
+	require.Equal(t, &Leftover{ID: "feedbeef", Tables: 2}, dead[1])
+	require.Zero(t, dead[0].Tables)
+	s.tables = []string{"berth" + clusterID("/data")}
+	require.Len(t, s.leftovers(), 1, "its cluster runs")
+}
+
 // TestLeftoversInADataDirectory is about leftovers outside of the directories that are named by the cluster's ID.
 func TestLeftoversInADataDirectory(t *testing.T) {
 	dir := t.TempDir()

@@ -20,6 +20,7 @@ func leftoverDiagnosis(r *up.Leftover) diagnosis {
 	count(len(r.Cgroups), "cgroups")
 	count(len(r.Disks), "loop devices")
 	count(len(r.Rules), "firewall rules")
+	count(r.Tables, "nftables tables berth"+r.ID)
 	if r.Bridge {
 		parts = append(parts, "bridge berth"+r.ID)
 	}

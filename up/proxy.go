@@ -6,12 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
@@ -33,8 +37,35 @@ const (
 	bridgeNetfilter6 = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 )
 
-// proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel, and
-// listens on no address but loopback. metrics is the address of its metrics.
+// closeWaitTimeout is how long the kernel remembers a connection that one side has closed while nothing is sent, kube-proxy's
+// default: an application may write the rest of a long response after that time. The kernel's own value is a minute; then such a
+// connection through a Service ends without a notice. closeWaitSetting is the setting, which is one of the network namespace.
+const (
+	closeWaitTimeout = time.Hour
+	closeWaitSetting = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait"
+)
+
+// closeWait returns the value for kube-proxy to set, zero for none: a longer time that someone chose stays, and kube-proxy does
+// not start if it cannot write the setting.
+func closeWait(setting string) time.Duration {
+	file, err := os.OpenFile(setting, os.O_RDWR, 0)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return 0
+	}
+	seconds, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || time.Duration(seconds)*time.Second >= closeWaitTimeout {
+		return 0
+	}
+	return closeWaitTimeout
+}
+
+// proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel but
+// closeWaitSetting, and listens on no address but loopback. metrics is the address of its metrics.
 func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 	// kube-proxy always serves its health and its metrics, and wants to know the ports. Tools know it by the usual ones.
 	var addresses [2]string
@@ -59,7 +90,8 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 		"metricsBindAddress": addresses[1],
 		"nftables":           map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "1h"},
 		// Zero leaves the kernel's values.
-		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s",
+			"tcpCloseWaitTimeout": closeWait(closeWaitSetting).String()},
 	}
 	if c.ExternalRuntime { // its Pods' interfaces are unknown
 		values["detectLocalMode"], values["detectLocal"] = "ClusterCIDR", map[string]any{}
@@ -77,15 +109,18 @@ func (c *Cluster) nodePortAddresses() []string {
 	if c.Server != "" {
 		return []string{"primary"} // kube-proxy's word for the Node's address, whose changes it follows
 	}
-	addresses := []string{c.Gateway.String() + "/32"}
-	if c.NodeIP() != c.Gateway {
-		addresses = append(addresses, c.NodeIP().String()+"/32")
-	}
-	if c.Gateway6.IsValid() {
-		addresses = append(addresses, c.Gateway6.String()+"/128")
-	}
+	all := append(c.gateways(), c.NodeIP(), c.NodeIP6())
 	if c.config.Inside != nil {
-		addresses = append(addresses, c.config.Inside.Address.String()+"/32")
+		all = append(all, c.config.Inside.Address, c.config.Inside.Address6)
+	}
+	var addresses []string
+	for _, address := range all {
+		if !address.IsValid() {
+			continue
+		}
+		if text := netip.PrefixFrom(address, address.BitLen()).String(); !slices.Contains(addresses, text) {
+			addresses = append(addresses, text)
+		}
 	}
 	return addresses
 }

@@ -90,6 +90,9 @@ func recipes() map[string]recipe {
 				"/bin/hostname": "/bin/hostname",
 			},
 		},
+		"iptables": {
+			ids: ids(imageutils.DistrolessIptables), on: "base", programs: map[string]string{"/usr/sbin/conntrack": "/usr/sbin/conntrack"},
+		},
 		"nginx": {
 			ids: ids(imageutils.Nginx, imageutils.NginxNew), on: "base",
 			programs: map[string]string{"/usr/sbin/nginx": "/usr/sbin/nginx"}, extra: addNginx,
@@ -173,7 +176,7 @@ func (s Sources) Images() ([]oci.Image, error) {
 	layers := map[string][][]byte{"": nil, "base": {lowest}}
 	var images []oci.Image
 	for _, name := range []string{
-		"busybox", "agnhost", "kitten", "nautilus", "nonewprivs", "nonroot", "ipc-utils", "glibc-dns", "nginx", "perl",
+		"busybox", "agnhost", "kitten", "nautilus", "nonewprivs", "nonroot", "ipc-utils", "glibc-dns", "iptables", "nginx", "perl",
 		"pause", "sample-apiserver", "etcd", "regression-issue-74839", "resource-consumer",
 	} {
 		layer, err := s.layer(all[name])

@@ -182,8 +182,8 @@ func (u *components) newKubelet() (runFunc, error) {
 	}
 	address := net.IP(c.NodeIP().AsSlice())
 	addresses := []net.IP{address}
-	if c.Gateway6.IsValid() {
-		addresses = append(addresses, c.Gateway6.AsSlice())
+	if second := c.NodeIP6(); second.IsValid() {
+		addresses = append(addresses, second.AsSlice())
 	}
 	var claims volumemanager.ClaimSource
 	if c.runs(attachdetachName) {

@@ -47,13 +47,14 @@ type Config struct {
 	APIPort int
 	// Isolated gives the cluster network, mount, PID, IPC and UTS namespaces of its own.
 	Isolated bool
-	// APIAddress is an address of this machine on which the API server and the kubelet listen, too, so that other machines
-	// can join. It is the Node's address then; without it, the pod bridge's is.
+	// APIAddress is an IPv4 address of this machine on which the API server and the kubelet listen, too, so that other machines
+	// can join. It is the Node's address then; without it, the pod bridge's is. In a cluster with both families a comma and an
+	// IPv6 address may follow, by which the other machines reach this machine's Pods.
 	APIAddress string
 	// LoadBalancerCIDR is the range of the addresses of Services of type LoadBalancer; empty if they get the Nodes'.
 	LoadBalancerCIDR string
-	// Server is the URL of the API server of the cluster that this machine has joined, NodePodCIDR the node's part of
-	// PodCIDR there. Both are empty for a cluster of its own, whose first node has the first part.
+	// Server is the URL of the API server of the cluster that this machine has joined, NodePodCIDR the node's parts of
+	// PodCIDR there, with a comma between them. Both are empty for a cluster of its own, whose first node has the first part.
 	Server, NodePodCIDR string
 	// ExternalRuntime is set on a machine whose container runtime and Pod network are not Berth's.
 	ExternalRuntime bool
@@ -157,22 +158,12 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("--feature-gates %s=%s: want true or false", name, value))
 		}
 	}
-	return errors.Join(append(errs, c.validateAddresses(pods.v4, services.v4)...)...)
+	errs = append(errs, c.validateAPIAddress(pods, services))
+	return errors.Join(append(errs, c.validateLoadBalancers(pods.v4, services.v4)...)...)
 }
 
-// validateAddresses checks the addresses that other machines reach.
-func (c Config) validateAddresses(pods, services netip.Prefix) (errs []error) {
-	if c.APIAddress != "" {
-		address, err := netip.ParseAddr(c.APIAddress)
-		switch {
-		case err != nil || !address.Is4():
-			errs = append(errs, fmt.Errorf("--api-address %q: not an IPv4 address of this machine", c.APIAddress))
-		case address.IsUnspecified() || address.IsLoopback() || address.IsMulticast():
-			errs = append(errs, fmt.Errorf("--api-address %s: name one address of this machine that other machines reach", address))
-		case pods.IsValid() && pods.Contains(address) || services.IsValid() && services.Contains(address):
-			errs = append(errs, fmt.Errorf("--api-address %s is in --pod-cidr %s or --service-cidr %s: choose ranges apart", address, pods, services))
-		}
-	}
+// validateLoadBalancers checks the range of the addresses of Services of type LoadBalancer.
+func (c Config) validateLoadBalancers(pods, services netip.Prefix) (errs []error) {
 	if c.LoadBalancerCIDR == "" {
 		return errs
 	}
@@ -222,7 +213,7 @@ type Layout struct {
 	ID string
 	// RunDir is short, because the path of a unix socket has at most 107 bytes.
 	RunDir string
-	// Gateway is the pod bridge's address, and the Node's.
+	// Gateway is the pod bridge's address, and the Node's without an APIAddress.
 	Gateway netip.Addr
 	// Pods is this node's part of PodCIDR: the control plane assigns each node a /24 of a wide range, and the first node the
 	// first /24.
@@ -237,6 +228,9 @@ const (
 	nodeBits  = 24
 	nodeBits6 = 64
 )
+
+// nodeRange6 are the lengths that a node's part of an IPv6 network may have: it has the bridge and Pods.
+var nodeRange6 = [2]int{1, 124}
 
 // clusterID returns the ID of the cluster in a data directory.
 func clusterID(dataDir string) string {
@@ -253,33 +247,23 @@ func NewLayout(c Config) (Layout, error) {
 	if err != nil {
 		return Layout{}, err
 	}
-	own := netip.PrefixFrom(pods.v4.Addr(), max(pods.v4.Bits(), nodeBits))
+	own := networks{v4: netip.PrefixFrom(pods.v4.Addr(), max(pods.v4.Bits(), nodeBits))}
+	if pods.v6.IsValid() {
+		own.v6 = netip.PrefixFrom(pods.v6.Addr(), max(pods.v6.Bits(), nodeBits6))
+	}
 	if c.NodePodCIDR != "" {
-		if own, err = ParseCIDR("podCIDR of the node", c.NodePodCIDR, 29); err != nil {
+		if own, err = parseNetworks("podCIDRs of the node", c.NodePodCIDR, 29, nodeRange6); err != nil {
 			return Layout{}, err
 		}
 	}
 	id := clusterID(c.DataDir)
 	layout := Layout{
-		Config:  c,
-		ID:      id,
-		RunDir:  runDir(id),
-		Gateway: own.Addr().Next(),
-		Pods:    own,
+		Config: c, ID: id, RunDir: runDir(id), Gateway: own.v4.Addr().Next(), Pods: own.v4,
 	}
-	if pods.v6.IsValid() {
-		layout.Gateway6 = pods.v6.Addr().Next()
-		layout.Pods6 = netip.PrefixFrom(pods.v6.Addr(), max(pods.v6.Bits(), nodeBits6))
+	if own.v6.IsValid() {
+		layout.Gateway6, layout.Pods6 = own.v6.Addr().Next(), own.v6
 	}
 	return layout, nil
-}
-
-// NodeIP is the Node's address.
-func (l Layout) NodeIP() netip.Addr {
-	if address, err := netip.ParseAddr(l.APIAddress); err == nil {
-		return address
-	}
-	return l.Gateway
 }
 
 // clusterCIDR is the range of the Pods of all nodes; invalid if there can be no other nodes.

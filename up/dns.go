@@ -28,8 +28,9 @@ const (
 	dnsPort = 53
 	// dnsServiceName is the name under which programs and charts expect the cluster's DNS, in kube-system.
 	dnsServiceName = "kube-dns"
-	// dnsSliceName is the name of the EndpointSlice with Berth's DNS.
-	dnsSliceName = dnsServiceName + "-berth"
+	// dnsSliceName and dnsSliceName6 are the names of the EndpointSlices with Berth's DNS, of IPv4 and IPv6.
+	dnsSliceName  = dnsServiceName + "-berth"
+	dnsSliceName6 = dnsSliceName + "-ipv6"
 	// dnsServiceIndex is the place of its address in the range of Service addresses, by convention.
 	dnsServiceIndex = 10
 	// clusterDomain is the domain of all Services.
@@ -63,7 +64,7 @@ func (l Layout) corefile(forwarders []string) string {
         fallthrough in-addr.arpa ip6.arpa
         ttl 5
     }
-`, resolversComment, l.resolverFiles().Main, dnsPort, l.Gateway, clusterDomain, l.Kubeconfig(dnsName))
+`, resolversComment, l.resolverFiles().Main, dnsPort, joinAddresses(l.gateways()), clusterDomain, l.Kubeconfig(dnsName))
 	if len(forwarders) > 0 {
 		config += fmt.Sprintf("    loop\n"+forwardPrefix+"%s {\n        policy sequential\n    }\n", strings.Join(forwarders, " "))
 	}
@@ -146,7 +147,7 @@ func (l Layout) dnsHealth() *supervisor.Health {
 
 // dnsObjects are the Service kube-dns at its usual address, and its endpoint: the process on the pod bridge.
 func (l Layout) dnsObjects() ([]runtime.Object, error) {
-	address, err := l.dnsServiceAddress()
+	addresses, err := l.dnsServiceAddresses()
 	if err != nil {
 		return nil, err
 	}
@@ -156,18 +157,30 @@ func (l Layout) dnsObjects() ([]runtime.Object, error) {
 	}
 	service := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
-		Spec: corev1.ServiceSpec{ClusterIP: address.String(), Ports: []corev1.ServicePort{
+		Spec: corev1.ServiceSpec{ClusterIP: addresses[0].String(), Ports: []corev1.ServicePort{
 			{Name: "dns", Port: dnsPort, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: dnsPort, Protocol: corev1.ProtocolTCP},
 		}},
 	}
-	slice := &discoveryv1.EndpointSlice{
+	objects := []runtime.Object{service, l.dnsSlice(dnsSliceName, discoveryv1.AddressTypeIPv4, l.Gateway)}
+	if len(addresses) > 1 {
+		service.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+		service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		service.Spec.ClusterIPs = []string{addresses[0].String(), addresses[1].String()}
+		objects = append(objects, l.dnsSlice(dnsSliceName6, discoveryv1.AddressTypeIPv6, l.Gateway6))
+	}
+	return objects, nil
+}
+
+// dnsSlice is the endpoint of the Service kube-dns for one family.
+func (l Layout) dnsSlice(name string, family discoveryv1.AddressType, server netip.Addr) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta: metav1.ObjectMeta{Name: dnsSliceName, Namespace: metav1.NamespaceSystem, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem, Labels: map[string]string{
 			discoveryv1.LabelServiceName: dnsServiceName, discoveryv1.LabelManagedBy: fieldManager,
 		}},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: family,
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{l.Gateway.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			Addresses: []string{server.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
 			NodeName: ptr.To(l.NodeName),
 		}},
 		Ports: []discoveryv1.EndpointPort{
@@ -175,7 +188,6 @@ func (l Layout) dnsObjects() ([]runtime.Object, error) {
 			{Name: ptr.To("dns-tcp"), Port: ptr.To[int32](dnsPort), Protocol: ptr.To(corev1.ProtocolTCP)},
 		},
 	}
-	return []runtime.Object{service, slice}, nil
 }
 
 // removeDNSObjects removes the objects of dnsObjects, which lead to no server when the cluster runs without DNS. Those that are not
@@ -195,22 +207,28 @@ func removeDNSObjects(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove Service %s of the DNS that does not run: %w", dnsServiceName, err)
 	}
-	// The slice goes last: it shows that the Service is Berth's.
-	if err := slices.Delete(ctx, dnsSliceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove EndpointSlice %s of the DNS that does not run: %w", dnsSliceName, err)
+	// The slice of IPv4 goes last: it shows that the Service is Berth's.
+	for _, name := range []string{dnsSliceName6, dnsSliceName} {
+		if err := slices.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("remove EndpointSlice %s of the DNS that does not run: %w", name, err)
+		}
 	}
 	return nil
 }
 
-// dnsServiceAddress returns the tenth address of the range of Service addresses.
-func (l Layout) dnsServiceAddress() (netip.Addr, error) {
+// dnsServiceAddresses returns the tenth address of each range of Service addresses. The first one is of IPv4.
+func (l Layout) dnsServiceAddresses() ([]netip.Addr, error) {
 	services, err := parseServiceNetworks(l.ServiceCIDR)
 	if err != nil {
-		return netip.Addr{}, err
+		return nil, err
 	}
-	address := services.v4.Addr()
-	for range dnsServiceIndex {
-		address = address.Next()
+	var addresses []netip.Addr
+	for _, network := range services.list() {
+		address := network.Addr()
+		for range dnsServiceIndex {
+			address = address.Next()
+		}
+		addresses = append(addresses, address)
 	}
-	return address, nil
+	return addresses, nil
 }

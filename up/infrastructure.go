@@ -136,7 +136,10 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 		"--log-level", level,
 	}
 	if c.APIAddress != "" {
-		argv = append(argv, "--bind-address", c.APIAddress)
+		argv = append(argv, "--bind-address", c.NodeIP().String())
+	}
+	if address := c.apiAddress6(); address.IsValid() {
+		argv = append(argv, "--bind-address", address.String())
 	}
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")

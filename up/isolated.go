@@ -88,7 +88,7 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 		return err
 	}
 	config := isolate.Config{
-		Link: c.Bridge(), Avoid: []netip.Prefix{pods.v4, services.v4}, DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
+		Link: c.Bridge(), IPv6: pods.v6.IsValid(), Avoid: append(pods.list(), services.list()...), DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
 		NewDataDir: created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
 	}
 	for _, text := range resolvers.Servers {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// masquerade6 is the table that makes the Pods' IPv6 connections to other networks leave with the machine's own address. Writing
-// it again replaces it.
+// masquerade6 is the table that makes the Pods' IPv6 connections to other networks than that of the Pods of all nodes leave with
+// the machine's own address. Writing it again replaces it.
 const masquerade6 = `
 add table ip6 %[1]s
 delete table ip6 %[1]s
 table ip6 %[1]s {
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ip6 saddr %[2]s oifname != "%[1]s" ip6 daddr != ff00::/8 masquerade
+		ip6 saddr %[2]s oifname != "%[1]s" ip6 daddr != { %[3]s, ff00::/8 } masquerade
 	}
 }
 `
@@ -27,7 +27,11 @@ func (l Layout) installMasquerade6(ctx context.Context) error {
 	if !l.Pods6.IsValid() {
 		return l.removeMasquerade6(ctx) // of an earlier run
 	}
-	if err := runNFT(ctx, fmt.Sprintf(masquerade6, l.Bridge(), l.Pods6)); err != nil {
+	cluster, err := parsePodNetworks(l.PodCIDR)
+	if err != nil {
+		return err
+	}
+	if err := runNFT(ctx, fmt.Sprintf(masquerade6, l.Bridge(), l.Pods6, cluster.v6)); err != nil {
 		return fmt.Errorf("masquerade %s: %w", l.Pods6, err)
 	}
 	return nil

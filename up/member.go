@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -84,9 +84,9 @@ func (c *Cluster) networkClient() (kubernetes.Interface, error) {
 // errNodeExists is the error for a Node that another machine has.
 var errNodeExists = errors.New("another machine is this node")
 
-// RegisterMember returns the part of the cluster's Pod range that the control plane has assigned to the Node, which it
-// creates if it does not exist. first is set at the machine's first start: then no other machine may be that node.
-func RegisterMember(ctx context.Context, client kubernetes.Interface, name string, first bool) (netip.Prefix, error) {
+// RegisterMember returns the parts of the cluster's Pod ranges that the control plane has assigned to the Node, with a comma between
+// those of different families. It creates the Node if it does not exist. first is set at the machine's first start: then no other machine may be that node.
+func RegisterMember(ctx context.Context, client kubernetes.Interface, name string, first bool) (string, error) {
 	nodes := client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -95,21 +95,21 @@ func RegisterMember(ctx context.Context, client kubernetes.Interface, name strin
 		node, err = nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}},
 			metav1.CreateOptions{})
 	case err == nil && first && isReady(node):
-		return netip.Prefix{}, fmt.Errorf("node %s: %w, and it is ready: choose another --node-name, or delete the Node if that machine "+
+		return "", fmt.Errorf("node %s: %w, and it is ready: choose another --node-name, or delete the Node if that machine "+
 			"is gone", name, errNodeExists)
 	}
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("register node %s: %w", name, err)
+		return "", fmt.Errorf("register node %s: %w", name, err)
 	}
 	if node.Spec.PodCIDR == "" {
 		if node, err = waitPodCIDR(ctx, client, name); err != nil {
-			return netip.Prefix{}, fmt.Errorf("wait for the Pod range of node %s, which the control plane assigns (its --pod-cidr may be "+
+			return "", fmt.Errorf("wait for the Pod range of node %s, which the control plane assigns (its --pod-cidr may be "+
 				"too small for another node): %w", name, err)
 		}
 	}
-	pods, err := netip.ParsePrefix(node.Spec.PodCIDR)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("read spec.podCIDR of node %s: %w", name, err)
+	pods := strings.Join(node.Spec.PodCIDRs, ",")
+	if _, err := parseNetworks("spec.podCIDRs of node "+name, pods, 29, nodeRange6); err != nil {
+		return "", err
 	}
 	return pods, nil
 }

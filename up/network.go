@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/ipforward"
 )
 
 // ensureBridge creates the pod bridge with the gateway's address, or uses the existing one. The bridge comes before
@@ -39,14 +41,12 @@ func (l Layout) ensureBridge() error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up the pod bridge %s: %w", name, err)
 	}
-	settings := []string{"/proc/sys/net/ipv4/ip_forward"}
-	if l.Gateway6.IsValid() {
-		settings = append(settings, "/proc/sys/net/ipv6/conf/all/forwarding")
+	if _, err := ipforward.Enable(false); err != nil {
+		return err
 	}
-	for _, forward := range settings {
-		if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
-			return fmt.Errorf("enable IP forwarding (%s): %w", forward, err)
-		}
+	if l.Gateway6.IsValid() {
+		_, err := ipforward.Enable(true)
+		return err
 	}
 	return nil
 }

@@ -18,6 +18,15 @@ func (n networks) list() []netip.Prefix {
 	return []netip.Prefix{n.v4}
 }
 
+// String returns the networks as the flags have them.
+func (n networks) String() string {
+	texts := make([]string, 0, 2)
+	for _, network := range n.list() {
+		texts = append(texts, network.String())
+	}
+	return strings.Join(texts, ",")
+}
+
 // networks returns the networks of the Pods and of the Services. An error names the flag to correct.
 func (c Config) networks() (pods, services networks, err error) {
 	pods, podsErr := parsePodNetworks(c.PodCIDR)

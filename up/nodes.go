@@ -18,16 +18,16 @@ const (
 
 // info is what this cluster says about itself to nodes that join.
 func (c *Cluster) info() (join.Info, error) {
-	pods, services, networksErr := c.networks() // nodes that join have IPv4 only
+	pods, services, networksErr := c.networks()
 	info := join.Info{
 		Node: c.NodeName, PodCIDR: pods.v4, ServiceCIDR: services.v4, ClusterDomain: clusterDomain, Proxy: c.runs(proxyName),
-		LoadBalancers: c.loadBalancers(),
+		LoadBalancers: c.loadBalancers(), PodCIDR6: pods.v6, ServiceCIDR6: services.v6, Address6: c.apiAddress6(),
 	}
 	if networksErr != nil || !c.runs(dnsName) {
 		return info, networksErr
 	}
-	var err error
-	info.DNSService, err = c.dnsServiceAddress()
+	addresses, err := c.dnsServiceAddresses()
+	info.DNSService = addresses[0]
 	info.DNSServer = c.Gateway
 	return info, err
 }
@@ -41,7 +41,7 @@ func (c *Cluster) newPodRoutes() (runFunc, error) {
 		return nil, err
 	}
 	controller, err := podroutes.New(podroutes.Deps{Client: network, NodeClient: node, Logger: c.logger, Clock: c.clock},
-		podroutes.Config{NodeName: c.NodeName, PodCIDR: pods.v4, Joined: c.config.Member != nil, ForeignNetwork: c.ExternalRuntime})
+		podroutes.Config{NodeName: c.NodeName, PodCIDRs: pods.list(), Joined: c.config.Member != nil, ForeignNetwork: c.ExternalRuntime})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (l Layout) removePodRoutes() error {
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	return podroutes.Remove(pods.v4)
+	return podroutes.Remove(pods.list()...)
 }
 
 // newApprover returns the component that approves certificates of nodes.

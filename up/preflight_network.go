@@ -174,9 +174,14 @@ func (c *Cluster) ports() []port {
 	if c.NodeIP() != c.Gateway {
 		ports = append(ports, port{"tcp", netip.AddrPortFrom(c.NodeIP(), uint16(c.APIPort)), "--api-address"})
 	}
+	if address := c.apiAddress6(); address.IsValid() {
+		ports = append(ports, port{"tcp", netip.AddrPortFrom(address, uint16(c.APIPort)), "--api-address"})
+	}
 	if c.runs(dnsName) {
-		dns := netip.AddrPortFrom(c.Gateway, dnsPort)
-		ports = append(ports, port{"udp", dns, dnsName}, port{"tcp", dns, dnsName})
+		for _, address := range c.gateways() {
+			dns := netip.AddrPortFrom(address, dnsPort)
+			ports = append(ports, port{"udp", dns, dnsName}, port{"tcp", dns, dnsName})
+		}
 	}
 	return ports
 }
@@ -195,9 +200,13 @@ func (c *Cluster) checkPorts(ctx context.Context) error {
 // check returns an error if the port is in use. It names the process that uses it.
 func (p port) check(ctx context.Context) error {
 	// The address need not be one of the machine's: a process that listens on all addresses is found before the bridge exists.
+	level, option := unix.SOL_IP, unix.IP_FREEBIND
+	if p.address.Addr().Is6() {
+		level, option = unix.SOL_IPV6, unix.IPV6_FREEBIND
+	}
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		var err error
-		controlErr := socket.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
+		controlErr := socket.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) })
 		return errors.Join(controlErr, err)
 	}}
 	var err error

@@ -34,11 +34,11 @@ func (l Layout) forwarders() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := []string{l.Gateway.String()}
-	if address, err := l.dnsServiceAddress(); err == nil {
-		own = append(own, address.String())
+	own := l.gateways()
+	if addresses, err := l.dnsServiceAddresses(); err == nil {
+		own = append(own, addresses...)
 	}
-	return config.Without(own...).Servers, nil
+	return config.Without(strings.Fields(joinAddresses(own))...).Servers, nil
 }
 
 // podResolvConf is the resolver file from which Pods inherit that use the machine's name servers. On a machine without a

@@ -52,9 +52,9 @@ func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {
 	require.Equal(t, service.Name, slice.Labels[discoveryv1.LabelServiceName])
 	require.Equal(t, []string{"10.1.0.1"}, slice.Endpoints[0].Addresses)
 	l.ServiceCIDR = "10.2.0.32/28"
-	address, err := l.dnsServiceAddress()
+	addresses, err := l.dnsServiceAddresses()
 	require.NoError(t, err)
-	require.Equal(t, netip.MustParseAddr("10.2.0.42"), address)
+	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.2.0.42")}, addresses)
 }
 
 func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {

@@ -160,7 +160,7 @@ func (l Layout) saveState() error {
 		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
 	}
 	if l.Server != "" {
-		now.Pods = l.Pods.String()
+		now.Pods = networks{l.Pods, l.Pods6}.String()
 	}
 	data, err := json.MarshalIndent(now, "", "  ")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -266,7 +267,11 @@ func (f nodeFlags) member(ctx context.Context, config up.Config, first bool) (*u
 	if err != nil {
 		return fail(err)
 	}
-	ip, err := f.localAddress(ctx, config.Server)
+	rule, err := f.addressRule(info)
+	if err != nil {
+		return fail(err)
+	}
+	addresses, err := rule.Find(ctx, config.NodeName, config.Server)
 	if err != nil {
 		return fail(err)
 	}
@@ -274,8 +279,8 @@ func (f nodeFlags) member(ctx context.Context, config up.Config, first bool) (*u
 	if err != nil {
 		return fail(err)
 	}
-	config.PodCIDR, config.ServiceCIDR = info.PodCIDR.String(), info.ServiceCIDR.String()
-	config.APIAddress, config.NodePodCIDR = ip.String(), pods.String()
+	config.PodCIDR, config.ServiceCIDR = info.PodCIDRs(), info.ServiceCIDRs()
+	config.APIAddress, config.NodePodCIDR = nodeAddresses(addresses), pods
 	if info.LoadBalancers.IsValid() {
 		config.LoadBalancerCIDR = info.LoadBalancers.String()
 	}
@@ -302,7 +307,14 @@ func (f nodeFlags) connect(ctx context.Context, cmd *cobra.Command, layout up.La
 	if member.Network, err = f.networkClient(ctx, server, client, layout.NodeName, layout.Kubeconfig("kube-proxy")); err != nil {
 		return err
 	}
-	member.RunKubelet, err = f.memberKubelet(cmd, member.Info)
+	rule, err := f.addressRule(member.Info)
+	if err != nil {
+		return err
+	}
+	if layout.Gateway6.IsValid() { // as the first node without an IPv6 address in the machines' network
+		rule.Second = layout.Gateway6.AsSlice()
+	}
+	member.RunKubelet, err = f.memberKubelet(cmd, member.Info, rule)
 	return err
 }
 
@@ -313,7 +325,7 @@ func (f nodeFlags) wantsProxy(info join.Info) bool {
 
 // memberKubelet returns the function that runs the kubelet. Pods ask the Service of the cluster's DNS, or its server where no
 // kube-proxy forwards to it.
-func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info) (func(context.Context, up.KubeletParts) error, error) {
+func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses daemon.AddressRule) (func(context.Context, up.KubeletParts) error, error) {
 	if len(f.dns) == 0 && info.DNSService.IsValid() {
 		f.dns = []string{info.DNSServer.String()}
 		if info.Proxy {
@@ -327,10 +339,6 @@ func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info) (func(conte
 	if err != nil {
 		return nil, err
 	}
-	ips, err := parseNodeIPs(f.ip)
-	if err != nil {
-		return nil, usageError{err}
-	}
 	return func(ctx context.Context, parts up.KubeletParts) error {
 		for _, warning := range chosen.Warnings {
 			parts.Logger.Warn("configuration without effect", "setting", warning)
@@ -340,7 +348,7 @@ func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info) (func(conte
 			Flags: flagValues(cmd), OnIdle: memory.Release, OnStop: parts.StopPods,
 		}, daemon.Config{
 			Settings: chosen, Kubeconfig: f.kubeconfig, CertDir: f.certDir, RootDir: f.root, NodeName: f.name,
-			Addresses: daemon.AddressRule{IPs: ips, ServerRoute: true}, LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
+			Addresses: addresses, LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
 			CredentialProviders: f.images.providers, CredentialProvidersDir: f.images.binDir, ClusterCA: true, ServeNodeIP: true,
 		})
 	}, nil
@@ -397,21 +405,31 @@ func (f nodeFlags) certificateDir() string {
 	return filepath.Join(f.root, "pki")
 }
 
-// localAddress returns --node-ip, or the source address that the kernel chooses for the API server.
-func (f nodeFlags) localAddress(ctx context.Context, server string) (net.IP, error) {
+// addressRule returns how the Node's addresses are found: --node-ip, or the source addresses that the kernel chooses for the API
+// server, and for the IPv6 address of its machine.
+func (f nodeFlags) addressRule(info join.Info) (daemon.AddressRule, error) {
 	ips, err := parseNodeIPs(f.ip)
 	if err != nil {
-		return nil, usageError{err}
+		return daemon.AddressRule{}, usageError{err}
 	}
-	if len(ips) > 0 {
-		return ips[0], nil
+	if len(ips) > 1 && !info.PodCIDR6.IsValid() {
+		return daemon.AddressRule{}, usageError{fmt.Errorf("--node-ip %s: the cluster has no IPv6: give the IPv4 address alone", f.ip)}
 	}
-	// Connecting a datagram socket sends nothing: it only makes the kernel choose a route.
-	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "udp", strings.TrimPrefix(server, "https://"))
-	if err != nil {
-		return nil, fmt.Errorf("find the node's address (or give --node-ip): %w", err)
+	if len(ips) > 1 && ips[0].To4() == nil {
+		ips[0], ips[1] = ips[1], ips[0] // the cluster's first family is IPv4
 	}
-	defer connection.Close()
-	return connection.LocalAddr().(*net.UDPAddr).IP, nil
+	rule := daemon.AddressRule{IPs: ips, ServerRoute: true}
+	if info.Address6.IsValid() {
+		rule.SecondRoute = "https://" + netip.AddrPortFrom(info.Address6, 443).String() // nothing is sent to the port
+	}
+	return rule, nil
+}
+
+// nodeAddresses returns the addresses with a comma between them.
+func nodeAddresses(addresses []net.IP) string {
+	texts := make([]string, len(addresses))
+	for i, address := range addresses {
+		texts[i] = address.String()
+	}
+	return strings.Join(texts, ",")
 }

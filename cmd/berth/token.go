@@ -68,7 +68,7 @@ func newTokenCreate() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "berth node --join https://%s --token %s --ca-cert-hash %s\n",
-				net.JoinHostPort(layout.APIAddress, strconv.Itoa(layout.APIPort)), token, pin)
+				net.JoinHostPort(layout.NodeIP().String(), strconv.Itoa(layout.APIPort)), token, pin)
 			return nil
 		},
 	}

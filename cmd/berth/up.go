@@ -138,7 +138,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: choose a free one, which the cluster keeps")
 	flags.BoolVar(&config.Isolated, "isolated", false, "run the cluster in namespaces of its own, so that it cannot collide with the machine or another cluster")
 	flags.StringVar(&config.APIAddress, "api-address", "", "an address of this machine on which the API server and the kubelet listen, too, so that other\n"+
-		"machines can join (berth token create)")
+		"machines can join (berth token create); for both families IPv4,IPv6")
 	flags.StringVar(&config.LoadBalancerCIDR, "load-balancer-cidr", "", "addresses for Services of type LoadBalancer, in the machine's network; nothing else may use them\n"+
 		"(default: such Services get the nodes' addresses)")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")

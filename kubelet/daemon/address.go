@@ -44,8 +44,28 @@ func (r *AddressRule) fixed() []net.IP {
 	return r.IPs
 }
 
-// find returns the Node's addresses, the primary one first. server is the URL of the API server; empty if there is none.
-func (r *AddressRule) find(ctx context.Context, name, server string) ([]net.IP, error) {
+// Find returns the Node's addresses, the primary one first. name is the Node's, server the URL of the API server; empty if there is
+// none.
+func (r *AddressRule) Find(ctx context.Context, name, server string) ([]net.IP, error) {
+	ips, err := r.findPrimary(ctx, name, server)
+	if err != nil || len(ips) != 1 {
+		return ips, err
+	}
+	otherFamily := func(ip net.IP) bool { return (ip.To4() == nil) != (ips[0].To4() == nil) }
+	if r.SecondRoute != "" {
+		// A machine without such an address has no route.
+		if second, err := routeTo(ctx, r.SecondRoute); err == nil && otherFamily(second) && second.IsGlobalUnicast() {
+			return append(ips, second), nil
+		}
+	}
+	if r.Second != nil && otherFamily(r.Second) {
+		return append(ips, r.Second), nil
+	}
+	return ips, nil
+}
+
+// findPrimary returns the configured addresses, or the one that is found.
+func (r *AddressRule) findPrimary(ctx context.Context, name, server string) ([]net.IP, error) {
 	if ips := r.fixed(); ips != nil {
 		return ips, nil
 	}

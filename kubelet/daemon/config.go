@@ -57,6 +57,10 @@ type AddressRule struct {
 	IPs []net.IP
 	// ServerRoute chooses the local address of connections to the API server in place of the default address.
 	ServerRoute bool
+	// SecondRoute, if set, is a URL like that of the API server: the Node also has the local address of connections to it, if that
+	// is of another family than the only address found. Without such a route Second is the other address, if it is not nil.
+	SecondRoute string
+	Second      net.IP
 }
 
 // Deps are what Run works with; all may be nil.

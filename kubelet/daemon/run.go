@@ -109,7 +109,7 @@ func (r *runner) newAgent(ctx context.Context, id *identity) (*agent.Agent, erro
 	if id.server != nil {
 		server = id.server.Host
 	}
-	find := func(ctx context.Context) ([]net.IP, error) { return r.config.Addresses.find(ctx, r.name, server) }
+	find := func(ctx context.Context) ([]net.IP, error) { return r.config.Addresses.Find(ctx, r.name, server) }
 	ips, err := find(ctx)
 	if err != nil {
 		return nil, err

@@ -49,9 +49,9 @@ type Deps struct {
 
 // Config is the configuration of a Controller.
 type Config struct {
-	// NodeName is the node of this machine, PodCIDR the range of all nodes' Pods. Both are required.
+	// NodeName is the node of this machine, PodCIDRs the range of all nodes' Pods, one for each family. Both are required.
 	NodeName string
-	PodCIDR  netip.Prefix
+	PodCIDRs []netip.Prefix
 	// Joined is set on a node that joined the cluster, which is unavailable if it reaches no other node.
 	Joined bool
 	// ForeignNetwork is set on a node whose Pod network is not Berth's: whether it is available is for others to say.
@@ -75,8 +75,8 @@ func New(deps Deps, config Config) (*Controller, error) {
 	switch {
 	case deps.Client == nil || deps.NodeClient == nil:
 		return nil, errors.New("podroutes: Deps.Client and Deps.NodeClient are required")
-	case config.NodeName == "" || !config.PodCIDR.IsValid():
-		return nil, errors.New("podroutes: Config.NodeName and Config.PodCIDR are required")
+	case config.NodeName == "" || len(config.PodCIDRs) == 0:
+		return nil, errors.New("podroutes: Config.NodeName and Config.PodCIDRs are required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -140,7 +140,7 @@ func waysChanged(e controller.Event) bool {
 		return true
 	}
 	after, ok := e.Object.(*corev1.Node)
-	return !ok || before.Spec.PodCIDR != after.Spec.PodCIDR || before.UID != after.UID ||
+	return !ok || !slices.Equal(podCIDRs(before), podCIDRs(after)) || before.UID != after.UID ||
 		!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) ||
 		!equality.Semantic.DeepEqual(networkCondition(before), networkCondition(after))
 }
@@ -152,13 +152,17 @@ func (c *Controller) reconcile(ctx context.Context, _ struct{}) (reconcile.Resul
 		return reconcile.Result{}, fmt.Errorf("list the nodes: %w", err)
 	}
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
-	wanted, unreachable, err := c.wanted(nodes)
+	wanted, reached, unreachable, err := c.wanted(nodes)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	existing, err := c.deps.kernel.routes(c.config.PodCIDR)
-	if err != nil {
-		return reconcile.Result{}, err
+	var existing []route
+	for _, within := range c.config.PodCIDRs {
+		some, err := c.deps.kernel.routes(within)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		existing = append(existing, some...)
 	}
 	var errs []error
 	for _, one := range existing {
@@ -176,45 +180,91 @@ func (c *Controller) reconcile(ctx context.Context, _ struct{}) (reconcile.Resul
 		}
 	}
 	c.report(nodes, unreachable)
-	return reconcile.Result{}, errors.Join(append(errs, c.setCondition(ctx, nodes, len(wanted), unreachable))...)
+	return reconcile.Result{}, errors.Join(append(errs, c.setCondition(ctx, nodes, reached, unreachable))...)
 }
 
-// wanted returns the routes to the Pods of the other nodes, and why there is none to a node.
-func (c *Controller) wanted(nodes []*corev1.Node) (routes []route, unreachable map[string]string, err error) {
+// wanted returns the routes to the Pods of the other nodes, to how many nodes they lead, and why there is none to a node.
+func (c *Controller) wanted(nodes []*corev1.Node) (routes []route, reached int, unreachable map[string]string, err error) {
 	unreachable = make(map[string]string)
 	for _, node := range nodes {
-		if node.Name == c.config.NodeName || node.Spec.PodCIDR == "" {
+		if node.Name == c.config.NodeName {
 			continue
 		}
-		pods, err := netip.ParsePrefix(node.Spec.PodCIDR)
-		if err != nil || !c.config.PodCIDR.Overlaps(pods) || pods.Bits() < c.config.PodCIDR.Bits() {
-			unreachable[node.Name] = fmt.Sprintf("its Pods' range %s is not a part of the cluster's %s", node.Spec.PodCIDR, c.config.PodCIDR)
-			continue
+		before := len(routes)
+		var reasons []string
+		for _, text := range podCIDRs(node) {
+			one, reason, err := c.routeTo(node, text)
+			if err != nil {
+				return nil, 0, nil, err
+			}
+			if reason != "" {
+				reasons = append(reasons, reason)
+			} else if one.via.IsValid() {
+				routes = append(routes, one)
+			}
 		}
-		via := addressOf(node)
-		if !via.IsValid() {
-			continue // its kubelet has not reported one yet, which is an event
+		if len(reasons) > 0 {
+			unreachable[node.Name] = strings.Join(reasons, "; ")
 		}
-		link, err := c.deps.kernel.link(via)
-		if errors.Is(err, errNotOnLink) {
-			unreachable[node.Name] = fmt.Sprintf("its address %s is not on a link of node %s: both machines must be in one network "+
-				"(berth up --api-address, berth node --node-ip)", via, c.config.NodeName)
-			continue
+		if len(routes) > before {
+			reached++
 		}
-		if err != nil {
-			return nil, nil, err
-		}
-		routes = append(routes, route{pods: pods, via: via, link: link})
 	}
-	return routes, unreachable, nil
+	return routes, reached, unreachable, nil
 }
 
-func addressOf(node *corev1.Node) netip.Addr {
+// routeTo returns the route to one range of a node's Pods, or the reason why there can be none. It returns neither while the kubelet
+// of the node has not reported an address, which is an event.
+func (c *Controller) routeTo(node *corev1.Node, text string) (_ route, reason string, err error) {
+	pods, err := netip.ParsePrefix(text)
+	if err != nil || !slices.ContainsFunc(c.config.PodCIDRs, func(all netip.Prefix) bool {
+		return all.Overlaps(pods) && pods.Bits() >= all.Bits()
+	}) {
+		return route{}, fmt.Sprintf("its Pods' range %s is not a part of the cluster's %s", text, joinPrefixes(c.config.PodCIDRs)), nil
+	}
+	via := addressOf(node, pods.Addr().Is4())
+	if !via.IsValid() {
+		if pods.Addr().Is6() && addressOf(node, true).IsValid() {
+			return route{}, fmt.Sprintf("it has no IPv6 address for the way to %s (berth up --api-address IPV4,IPV6, berth node --node-ip IPV4,IPV6)",
+				pods), nil
+		}
+		return route{}, "", nil
+	}
+	link, err := c.deps.kernel.link(via)
+	if errors.Is(err, errNotOnLink) {
+		advice := "(berth up --api-address, berth node --node-ip)"
+		if via.Is6() {
+			advice = "(berth up --api-address IPV4,IPV6, berth node --node-ip IPV4,IPV6)"
+		}
+		return route{}, fmt.Sprintf("its address %s is not on a link of node %s: both machines must be in one network %s", via,
+			c.config.NodeName, advice), nil
+	}
+	return route{pods: pods, via: via, link: link}, "", err
+}
+
+// podCIDRs returns the ranges of a node's Pods.
+func podCIDRs(node *corev1.Node) []string {
+	if len(node.Spec.PodCIDRs) == 0 && node.Spec.PodCIDR != "" {
+		return []string{node.Spec.PodCIDR}
+	}
+	return node.Spec.PodCIDRs
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, prefix := range prefixes {
+		texts[i] = prefix.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// addressOf returns the node's address of a family; invalid if it has none.
+func addressOf(node *corev1.Node, is4 bool) netip.Addr {
 	for _, address := range node.Status.Addresses {
 		if address.Type != corev1.NodeInternalIP {
 			continue
 		}
-		if ip, err := netip.ParseAddr(address.Address); err == nil && ip.Is4() {
+		if ip, err := netip.ParseAddr(address.Address); err == nil && ip.Is4() == is4 {
 			return ip
 		}
 	}

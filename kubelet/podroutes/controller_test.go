@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// fakeKernel has a link to 192.0.2.0/24. It is a fake because a test of the whole, on real links, is in test/integration.
+// fakeKernel has a link to 192.0.2.0/24 and 2001:db8::/64. It is a fake because a test of the whole, on real links, is in test/integration.
 type fakeKernel struct {
 	changed chan struct{}
 
@@ -22,14 +22,14 @@ type fakeKernel struct {
 	table []route
 }
 
-func (k *fakeKernel) routes(netip.Prefix) ([]route, error) {
+func (k *fakeKernel) routes(within netip.Prefix) ([]route, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.table), nil
+	return slices.DeleteFunc(slices.Clone(k.table), func(r route) bool { return !within.Overlaps(r.pods) }), nil
 }
 
 func (k *fakeKernel) link(address netip.Addr) (int, error) {
-	if !netip.MustParsePrefix("192.0.2.0/24").Contains(address) {
+	if !netip.MustParsePrefix("192.0.2.0/24").Contains(address) && !netip.MustParsePrefix("2001:db8::/64").Contains(address) {
 		return 0, errNotOnLink
 	}
 	return 7, nil
@@ -101,7 +101,9 @@ func run(t *testing.T, kernel *fakeKernel, config Config, f func(t *testing.T, c
 }
 
 // first is the configuration of the cluster's first node, joined that of one that joined it.
-func first() Config { return Config{NodeName: "n1", PodCIDR: netip.MustParsePrefix("10.85.0.0/16")} }
+func first() Config {
+	return Config{NodeName: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.85.0.0/16")}}
+}
 
 func joined() Config {
 	config := first()
@@ -164,6 +166,40 @@ func TestNodesThatAreNotOnALinkAreReported(t *testing.T) {
 	run(t, &fakeKernel{}, joined(), func(t *testing.T, client *fake.Clientset) {
 		require.Contains(t, condition(t, client).Message, "172.16.0.0/24 is not a part of the cluster's 10.85.0.0/16")
 	}, n1, foreign)
+}
+
+// TestRoutesOfBothFamilies has a node whose IPv6 address is that of its own pod bridge, and one that has none.
+func TestRoutesOfBothFamilies(t *testing.T) {
+	both := func(name, pods, pods6, address string, addresses6 ...string) *corev1.Node {
+		n := node(name, pods, address)
+		n.Spec.PodCIDRs = []string{pods, pods6}
+		for _, address := range addresses6 {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		}
+		return n
+	}
+	config := joined()
+	config.PodCIDRs = append(config.PodCIDRs, netip.MustParsePrefix("fd00:85::/56"))
+	stale := route{pods: netip.MustParsePrefix("fd00:85:0:9::/64"), via: netip.MustParseAddr("2001:db8::9"), link: 7}
+	kernel := &fakeKernel{table: []route{stale}}
+	run(t, kernel, config, func(t *testing.T, client *fake.Clientset) {
+		require.Equal(t, []string{"10.85.0.0/24 via 192.0.2.10", "10.85.2.0/24 via 192.0.2.12", "10.85.3.0/24 via 192.0.2.13",
+			"fd00:85::/64 via 2001:db8::10"}, kernel.text())
+		got := condition(t, client)
+		require.Equal(t, corev1.ConditionFalse, got.Status, "it reaches all nodes by IPv4")
+		require.Equal(t, ReasonFailed, got.Reason)
+		require.Contains(t, got.Message, "bridge (its address fd00:85:0:2::1 is not on a link of node n1")
+		require.Contains(t, got.Message, "none (it has no IPv6 address for the way to fd00:85:0:3::/64 (berth up --api-address IPV4,IPV6")
+		nodes := client.CoreV1().Nodes()
+		for _, name := range []string{"bridge", "none"} {
+			require.NoError(t, nodes.Delete(t.Context(), name, metav1.DeleteOptions{}))
+		}
+		synctest.Wait()
+		require.Equal(t, "routes to the Pods of 1 other nodes", condition(t, client).Message)
+	}, both("n1", "10.85.1.0/24", "fd00:85:0:1::/64", "192.0.2.11", "2001:db8::11"),
+		both("home", "10.85.0.0/24", "fd00:85::/64", "192.0.2.10", "2001:db8::10"),
+		both("bridge", "10.85.2.0/24", "fd00:85:0:2::/64", "192.0.2.12", "fd00:85:0:2::1"),
+		both("none", "10.85.3.0/24", "fd00:85:0:3::/64", "192.0.2.13"))
 }
 
 func TestTheConditionOfAForeignNetworkIsLeftAlone(t *testing.T) {

@@ -46,8 +46,12 @@ type kernel interface {
 type machine struct{}
 
 func (machine) routes(within netip.Prefix) ([]route, error) {
+	family := netlink.FAMILY_V4
+	if within.Addr().Is6() {
+		family = netlink.FAMILY_V6
+	}
 	all, err := machineroutes.RetryInterrupted(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
+		return netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the routes to Pods: %w", err)
@@ -55,7 +59,8 @@ func (machine) routes(within netip.Prefix) ([]route, error) {
 	var ours []route
 	for _, one := range all {
 		pods, ok := prefixOf(one.Dst)
-		via, _ := netip.AddrFromSlice(one.Gw.To4())
+		via, _ := netip.AddrFromSlice(one.Gw)
+		via = via.Unmap()
 		if ok && within.Overlaps(pods) && pods.Bits() >= within.Bits() {
 			ours = append(ours, route{pods: pods, via: via, link: one.LinkIndex})
 		}
@@ -94,7 +99,7 @@ func (machine) remove(r route) error {
 
 func (machine) watch(ctx context.Context, changed func()) error {
 	watcher, err := rtnetlink.New(rtnetlink.Deps{OnChange: func(context.Context) { changed() }},
-		rtnetlink.Config{Groups: []uint{unix.RTNLGRP_IPV4_ROUTE}, Relevant: relevant})
+		rtnetlink.Config{Groups: []uint{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, Relevant: relevant})
 	if err != nil {
 		return err
 	}
@@ -111,12 +116,32 @@ func relevant(message syscall.NetlinkMessage) bool {
 	if route.Table != unix.RT_TABLE_MAIN {
 		return false
 	}
-	return message.Header.Type == unix.RTM_DELROUTE && route.Protocol == Protocol || route.Scope == unix.RT_SCOPE_LINK
+	if message.Header.Type == unix.RTM_DELROUTE && route.Protocol == Protocol {
+		return true
+	}
+	if route.Family == unix.AF_INET6 { // they have no scope, and each interface of a Pod has routes of its link-local addresses
+		return route.Protocol == unix.RTPROT_KERNEL && !isLinkLocal(message.Data[unix.SizeofRtMsg:])
+	}
+	return route.Scope == unix.RT_SCOPE_LINK
+}
+
+// isLinkLocal reports whether the destination among the attributes of a route is for one link only.
+func isLinkLocal(data []byte) bool {
+	attributes, err := nl.ParseRouteAttr(data)
+	if err != nil {
+		return false
+	}
+	for _, attribute := range attributes {
+		if address, ok := netip.AddrFromSlice(attribute.Value); attribute.Attr.Type == unix.RTA_DST && ok {
+			return address.IsLinkLocalUnicast() || address.IsMulticast()
+		}
+	}
+	return false
 }
 
 func (r route) netlink() *netlink.Route {
 	return &netlink.Route{
-		Dst: &net.IPNet{IP: r.pods.Addr().AsSlice(), Mask: net.CIDRMask(r.pods.Bits(), 32)}, Gw: r.via.AsSlice(), LinkIndex: r.link,
+		Dst: &net.IPNet{IP: r.pods.Addr().AsSlice(), Mask: net.CIDRMask(r.pods.Bits(), r.pods.Addr().BitLen())}, Gw: r.via.AsSlice(), LinkIndex: r.link,
 		Protocol: Protocol,
 	}
 }
@@ -125,17 +150,23 @@ func prefixOf(network *net.IPNet) (netip.Prefix, bool) {
 	if network == nil {
 		return netip.Prefix{}, false
 	}
-	address, ok := netip.AddrFromSlice(network.IP.To4())
-	ones, _ := network.Mask.Size()
+	address, ok := netip.AddrFromSlice(network.IP)
+	ones, size := network.Mask.Size()
+	if size == 32 {
+		address = address.Unmap()
+	}
 	return netip.PrefixFrom(address, ones), ok
 }
 
-// Remove removes the routes to Pods within the range, after the last start of a Controller has ended.
-func Remove(podCIDR netip.Prefix) error {
-	routes, err := machine{}.routes(podCIDR)
-	errs := []error{err}
-	for _, one := range routes {
-		errs = append(errs, machine{}.remove(one))
+// Remove removes the routes to Pods within the ranges, after the last start of a Controller has ended.
+func Remove(podCIDRs ...netip.Prefix) error {
+	var errs []error
+	for _, within := range podCIDRs {
+		routes, err := machine{}.routes(within)
+		errs = append(errs, err)
+		for _, one := range routes {
+			errs = append(errs, machine{}.remove(one))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -48,6 +48,8 @@ func TestIsolatedClusterBesideANormalOne(t *testing.T) {
 	for _, flag := range []string{"--pod-cidr", "--service-cidr"} {
 		c.args[slices.Index(c.args, flag)+1] = normal.args[slices.Index(normal.args, flag)+1]
 	}
+	c.args[slices.Index(c.args, "--pod-cidr")+1] += fmt.Sprintf(",fd00:%x::/56", c.network)
+	c.args[slices.Index(c.args, "--service-cidr")+1] += fmt.Sprintf(",fd00:%x::/112", c.network+1)
 	normal.up("--unsafe-no-fsync")
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
@@ -127,21 +129,19 @@ func checkOtherNetwork(t *testing.T, c *cluster) {
 	ip("link set bt" + c.id() + " up")
 	ip("-n " + name + " address add " + peer.String() + "/16 dev eth0")
 	ip("-n " + name + " link set eth0 up")
+	peer6 := fmt.Sprintf("fd00:%x::2", c.network+2)
+	ip(fmt.Sprintf("address add fd00:%x::1/64 dev bt%s nodad", c.network+2, c.id()))
+	ip("-n " + name + " address add " + peer6 + "/64 dev eth0 nodad")
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.html"), []byte("the other network"), 0o644))
-	server := exec.Command("ip", "netns", "exec", name, "/bin/busybox", "httpd", "-f", "-p", peer.String()+":80", "-h", dir)
-	require.NoError(t, server.Start())
-	defer func() {
+	for _, address := range []string{peer.String(), peer6} {
+		at := net.JoinHostPort(address, "80")
+		server := exec.Command("ip", "netns", "exec", name, "/bin/busybox", "httpd", "-f", "-p", at, "-h", dir)
+		require.NoError(t, server.Start())
+		require.Equal(t, "the other network", c.wget(t, "web-0", "http://"+at))
 		_ = server.Process.Kill()
 		_ = server.Wait()
-	}()
-	var out string
-	var err error
-	require.NoError(t, c.poll(func(context.Context) bool {
-		out, err = c.run("kubectl", "exec", "web-0", "--", "/bin/busybox", "wget", "-q", "-O", "-", "http://"+peer.String())
-		return err == nil
-	}), "%s", out)
-	require.Equal(t, "the other network", out)
+	}
 }
 
 func ruleset(t *testing.T) string {

@@ -20,6 +20,8 @@ type hub struct {
 	t      *testing.T
 	name   string
 	prefix string // the first three bytes of its addresses, with the last dot
+	// prefix6 is the same of its IPv6 addresses, up to the colons; it is empty if it has none.
+	prefix6 string
 }
 
 func newHub(t *testing.T, c *cluster) *hub {
@@ -32,6 +34,17 @@ func newHub(t *testing.T, c *cluster) *hub {
 	h.ip("link set " + h.name + " up")
 	return h
 }
+
+// newHub6 returns a hub that has IPv6, too.
+func newHub6(t *testing.T, c *cluster) *hub {
+	t.Helper()
+	h := newHub(t, c)
+	h.prefix6 = fmt.Sprintf("fd00:%x::", c.network+2)
+	h.ip("addr add " + h.address6(1) + "/64 dev " + h.name + " nodad")
+	return h
+}
+
+func (h *hub) address6(last int) string { return h.prefix6 + fmt.Sprint(last) }
 
 func (h *hub) address(last int) string { return h.prefix + fmt.Sprint(last) }
 
@@ -61,6 +74,9 @@ func (h *hub) connect(last int) string {
 		"-n " + name + " route add default via " + h.address(1),
 	} {
 		h.ip(command)
+	}
+	if h.prefix6 != "" {
+		h.ip("-n " + name + " addr add " + h.address6(last) + "/64 dev eth0 nodad")
 	}
 	return name
 }

@@ -17,6 +17,8 @@ const Program = "berth-isolate"
 type Config struct {
 	// Link is the name of the cluster's network interface in the machine's network namespace.
 	Link string
+	// IPv6 says that the cluster has IPv6, too.
+	IPv6 bool
 	// Avoid are networks that the link's addresses must not be in.
 	Avoid []netip.Prefix
 	// Resolvers are the machine's name servers on loopback, which are relayed.
@@ -55,6 +57,9 @@ func (c Config) Args() []string {
 	if c.NewDataDir {
 		args = append(args, "--new-data-dir")
 	}
+	if c.IPv6 {
+		args = append(args, "--ipv6")
+	}
 	if c.Init {
 		args = append(args, "--init", "--control-fd", strconv.Itoa(c.Control))
 	}
@@ -68,6 +73,7 @@ func Parse(args []string) (Config, error) {
 	flags := pflag.NewFlagSet(Program, pflag.ContinueOnError)
 	flags.SetInterspersed(false)
 	flags.StringVar(&c.Link, "link", "", "name of the network interface in the machine's network namespace")
+	flags.BoolVar(&c.IPv6, "ipv6", false, "the cluster has IPv6, too")
 	flags.StringArrayVar(&avoid, "avoid", nil, "network that the link's addresses must not be in")
 	flags.StringArrayVar(&resolvers, "resolver", nil, "name server on loopback to relay to")
 	flags.StringVar(&c.DataDir, "data-dir", "", "the cluster's data directory")

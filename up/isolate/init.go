@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -32,14 +31,14 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 		return 1, err
 	}
 	control := bufio.NewReader(os.NewFile(uintptr(c.Control), "control"))
-	address, err := readAddress(control)
+	inner, err := readAddresses(control)
 	if errors.Is(err, errParentEnded) {
 		return 0, nil
 	}
 	if err != nil {
 		return 1, err
 	}
-	cluster, err := c.startCluster(address, lock)
+	cluster, err := c.startCluster(inner, lock)
 	if err != nil {
 		return 1, err
 	}
@@ -63,22 +62,22 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	}
 }
 
-// readAddress reads the address of this namespace's end of the link.
-func readAddress(control *bufio.Reader) (netip.Addr, error) {
-	var address netip.Addr
+// readAddresses reads the addresses of this namespace's end of the link.
+func readAddresses(control *bufio.Reader) (addresses, error) {
+	var inner addresses
 	line, err := control.ReadBytes('\n')
 	if err != nil {
-		return address, errParentEnded
+		return inner, errParentEnded
 	}
-	if err := json.Unmarshal(line, &address); err != nil {
-		return address, fmt.Errorf("read the link's address from the outer process: %w", err)
+	if err := json.Unmarshal(line, &inner); err != nil {
+		return inner, fmt.Errorf("read the link's addresses from the outer process: %w", err)
 	}
-	return address, nil
+	return inner, nil
 }
 
 // startCluster starts the cluster's process and returns its PID.
-func (c Config) startCluster(address netip.Addr, lock *os.File) (pid int, err error) {
-	env, err := c.environment(address)
+func (c Config) startCluster(inner addresses, lock *os.File) (pid int, err error) {
+	env, err := c.environment(inner)
 	if err != nil {
 		return 0, err
 	}

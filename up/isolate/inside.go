@@ -20,6 +20,8 @@ const insideLock, insideListener = 3, 4
 type Inside struct {
 	// Address is the namespace's end of the link to the machine. The machine reaches node ports there.
 	Address netip.Addr `json:"address"`
+	// Address6 is the same of IPv6; invalid if the link has none.
+	Address6 netip.Addr `json:"address6"`
 	// StartedAt is when the start began.
 	StartedAt time.Time `json:"startedAt"`
 	// Lock is the lock of the data directory, Listener the API server's listening socket on the machine's loopback.
@@ -48,8 +50,8 @@ func FromEnvironment() (*Inside, error) {
 }
 
 // environment returns the environment of the cluster's process.
-func (c Config) environment(address netip.Addr) ([]string, error) {
-	inside, err := json.Marshal(Inside{Address: address, StartedAt: time.Unix(0, c.StartedAt)})
+func (c Config) environment(inner addresses) ([]string, error) {
+	inside, err := json.Marshal(Inside{Address: inner.V4, Address6: inner.V6, StartedAt: time.Unix(0, c.StartedAt)})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestArgumentsArriveUnchanged(t *testing.T) {
 	config := Config{
-		Link: "berth01234567", Avoid: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Resolvers: []netip.Addr{netip.MustParseAddr("127.0.0.53")},
+		Link: "berth01234567", IPv6: true, Avoid: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Resolvers: []netip.Addr{netip.MustParseAddr("127.0.0.53")},
 		DataDir: "/data", RunDir: "/run/berth/01234567", Cgroup: "/berth-01234567", NewDataDir: true, Lock: 7, Listener: 8, StartedAt: 9,
 		Init: true, Control: 5, Argv: []string{"/bin/berth", "up", "--isolated", "--", "--link"},
 	}
@@ -43,7 +43,7 @@ func TestTwoClustersGetDifferentAddresses(t *testing.T) {
 	second, err := config.claimLink()
 	require.NoError(t, err)
 	require.NotEqual(t, first.inside, second.inside)
-	require.Equal(t, first.outside.Next(), first.inside)
+	require.Equal(t, first.outside.V4.Next(), first.inside.V4)
 	again := second.inside
 	second.close()
 
@@ -56,7 +56,7 @@ func TestTwoClustersGetDifferentAddresses(t *testing.T) {
 	other, err := config.claimLink()
 	require.NoError(t, err)
 	defer other.close()
-	require.True(t, pools[1].Contains(other.inside))
+	require.True(t, pools[1].Contains(other.inside.V4))
 
 	config.Avoid = pools
 	_, err = config.claimLink()
@@ -95,12 +95,12 @@ func TestTheIsolationIsReadOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, inside)
 	address := netip.MustParseAddr("198.18.0.2")
-	env, err := Config{RunDir: "/run/berth/x"}.environment(address)
+	env, err := Config{RunDir: "/run/berth/x"}.environment(addresses{address, address6(address)})
 	require.NoError(t, err)
 	require.Contains(t, env, "XTABLES_LOCKFILE=/run/berth/x/xtables.lock")
 	text, ok := strings.CutPrefix(env[len(env)-2], variable+"=")
 	require.True(t, ok)
-	require.Contains(t, text, `"address":"198.18.0.2"`)
+	require.Contains(t, text, `"address":"198.18.0.2","address6":"fd62:6572:7468::c612:2"`)
 	t.Setenv(variable, "not JSON")
 	_, err = FromEnvironment()
 	require.ErrorContains(t, err, variable)

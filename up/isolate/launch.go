@@ -97,7 +97,7 @@ func (c Config) connect(ctx context.Context, link *link, pid int, control io.Wri
 		return err
 	}
 	if err := json.NewEncoder(control).Encode(link.inside); err != nil {
-		return fmt.Errorf("report the link's address to the first process of the namespaces: %w", err)
+		return fmt.Errorf("report the link's addresses to the first process of the namespaces: %w", err)
 	}
 	return nil
 }

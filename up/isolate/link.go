@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/ipforward"
 	"github.com/berth-dev/berth/internal/routes"
 )
 
@@ -30,19 +31,44 @@ const (
 	maxCandidates = 4096
 	// insideInterface is the link's name in the cluster's network namespace.
 	insideInterface = "eth0"
-	forwarding      = "/proc/sys/net/ipv4/ip_forward"
 )
 
 // link is the connection of the cluster's network namespace with the machine's.
 type link struct {
 	name            string
-	outside, inside netip.Addr
+	outside, inside addresses
 	// claim keeps the addresses from other clusters that start at the same time.
 	claim net.Listener
-	// masquerade owns the machine's rules for the link; nil before they exist.
-	masquerade *masquerade
-	relays     []*relay
-	running    sync.WaitGroup // the relays
+	// masquerades own the machine's rules for the link, one for each family.
+	masquerades []*masquerade
+	relays      []*relay
+	running     sync.WaitGroup // the relays
+}
+
+// addresses are those of one end of a link. V6 is invalid if the link has no IPv6.
+type addresses struct {
+	V4 netip.Addr `json:"v4"`
+	V6 netip.Addr `json:"v6"`
+}
+
+// prefixes returns the addresses with the lengths of the link's networks.
+func (a addresses) prefixes() []netip.Prefix {
+	all := []netip.Prefix{netip.PrefixFrom(a.V4, linkBits)}
+	if a.V6.IsValid() {
+		all = append(all, netip.PrefixFrom(a.V6, linkBits+pool6Bits))
+	}
+	return all
+}
+
+// pool6Bits is the length of the network from which links get their IPv6 addresses. The rest of an address is the IPv4 address
+// of the same end, so that it is no other cluster's.
+const pool6Bits = 96
+
+// address6 returns the IPv6 address of the end of a link that has the IPv4 address: a unique local one (RFC 4193).
+func address6(v4 netip.Addr) netip.Addr {
+	all := [16]byte{0xfd, 'b', 'e', 'r', 't', 'h'}
+	copy(all[pool6Bits/8:], v4.AsSlice())
+	return netip.AddrFrom16(all)
 }
 
 // claimLink chooses addresses that neither the machine nor another cluster uses.
@@ -72,7 +98,8 @@ func candidate(pool netip.Prefix, index int) netip.Prefix {
 
 // tryLink claims a network; nil if it is in use.
 func (c Config) tryLink(network netip.Prefix) (*link, error) {
-	if slices.ContainsFunc(c.Avoid, network.Overlaps) {
+	network6 := netip.PrefixFrom(address6(network.Addr()), linkBits+pool6Bits)
+	if slices.ContainsFunc(c.Avoid, func(avoid netip.Prefix) bool { return network.Overlaps(avoid) || network6.Overlaps(avoid) }) {
 		return nil, nil
 	}
 	// The kernel releases the name, which is one of the network namespace, when this process ends. Routes are checked afterwards:
@@ -89,11 +116,15 @@ func (c Config) tryLink(network netip.Prefix) (*link, error) {
 		return nil, errors.Join(err, claim.Close())
 	}
 	for _, route := range used {
-		if route.Network.Overlaps(network) && route.Interface != c.Link {
+		if (route.Network.Overlaps(network) || route.Network.Overlaps(network6)) && route.Interface != c.Link {
 			return nil, claim.Close()
 		}
 	}
-	return &link{name: c.Link, outside: network.Addr().Next(), inside: network.Addr().Next().Next(), claim: claim}, nil
+	found := &link{name: c.Link, outside: addresses{V4: network.Addr().Next()}, inside: addresses{V4: network.Addr().Next().Next()}, claim: claim}
+	if c.IPv6 {
+		found.outside.V6, found.inside.V6 = address6(found.outside.V4), address6(found.inside.V4)
+	}
+	return found, nil
 }
 
 // create creates the veth pair with its inner end in the namespaces of the process, and the machine's rules for it.
@@ -108,38 +139,57 @@ func (l *link) create(pid int) error {
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("create the cluster's link %s: %w", l.name, err)
 	}
-	// Nothing but IPv4 uses the link; without this each end sends its own advertisements.
-	ignoreIPv6(l.name)
-	if err := configure(l.name, l.outside); err != nil {
+	if !l.inside.V6.IsValid() {
+		ignoreIPv6(l.name) // without this each end sends its own advertisements
+	}
+	if err := configure(l.name, l.outside.prefixes()); err != nil {
 		return err
 	}
 	err := inNetwork(pid, func() error {
-		if err := configure("lo", netip.Addr{}); err != nil {
+		if err := configure("lo", nil); err != nil {
 			return err
 		}
-		if err := configure(insideInterface, l.inside); err != nil {
+		if err := configure(insideInterface, l.inside.prefixes()); err != nil {
 			return err
 		}
-		return defaultRoute(insideInterface, l.outside)
+		return defaultRoutes(insideInterface, l.outside)
 	})
 	if err != nil {
 		return err
 	}
-	if err := enableForwarding(); err != nil {
-		return err
-	}
-	l.masquerade, err = newMasquerade(l.name, l.inside)
-	return err
+	return l.translate()
 }
 
-// configure sets the address of an interface, if it is valid, and brings the interface up.
-func configure(name string, address netip.Addr) error {
+// translate makes the machine forward what comes from the link, with its own addresses.
+func (l *link) translate() error {
+	for _, inside := range []netip.Addr{l.inside.V4, l.inside.V6} {
+		if !inside.IsValid() {
+			continue
+		}
+		if err := enableForwarding(inside); err != nil {
+			return err
+		}
+		rules, err := newMasquerade(l.name, inside)
+		if err != nil {
+			return err
+		}
+		l.masquerades = append(l.masquerades, rules)
+	}
+	return nil
+}
+
+// configure sets the addresses of an interface and brings the interface up.
+func configure(name string, prefixes []netip.Prefix) error {
 	found, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up the network interface %s: %w", name, err)
 	}
-	if address.IsValid() {
-		addr := &netlink.Addr{IPNet: &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(linkBits, 32)}}
+	for _, prefix := range prefixes {
+		address := prefix.Addr()
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(prefix.Bits(), address.BitLen())}}
+		if address.Is6() {
+			addr.Flags = unix.IFA_F_NODAD // both ends are the cluster's
+		}
 		if err := netlink.AddrReplace(found, addr); err != nil {
 			return fmt.Errorf("set the address of %s to %s: %w", name, address, err)
 		}
@@ -150,13 +200,15 @@ func configure(name string, address netip.Addr) error {
 	return nil
 }
 
-func defaultRoute(name string, gateway netip.Addr) error {
+func defaultRoutes(name string, gateways addresses) error {
 	found, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up the network interface %s: %w", name, err)
 	}
-	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: found.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
-		return fmt.Errorf("set the cluster's default route: %w", err)
+	for _, gateway := range gateways.prefixes() {
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: found.Attrs().Index, Gw: gateway.Addr().AsSlice()}); err != nil {
+			return fmt.Errorf("set the cluster's default route by %s: %w", gateway.Addr(), err)
+		}
 	}
 	return nil
 }
@@ -166,16 +218,16 @@ func ignoreIPv6(name string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), []byte("1"), 0o644)
 }
 
-// enableForwarding lets the machine forward packets, if it does not yet, and says so. It stays enabled: other programs may
-// depend on it by the time the cluster ends.
-func enableForwarding() error {
-	if data, err := os.ReadFile(forwarding); err == nil && strings.TrimSpace(string(data)) == "1" {
-		return nil
+// enableForwarding lets the machine forward packets of an address's family, if it does not yet, and says so. It stays enabled: other
+// programs may depend on it by the time the cluster ends.
+func enableForwarding(address netip.Addr) error {
+	changed, err := ipforward.Enable(address.Is6())
+	if err != nil {
+		return fmt.Errorf("the cluster needs it to reach other networks: %w", err)
 	}
-	if err := os.WriteFile(forwarding, []byte("1"), 0o644); err != nil {
-		return fmt.Errorf("enable IP forwarding (%s), which the cluster needs to reach other networks: %w", forwarding, err)
+	if len(changed) > 0 {
+		log("set %s, which the cluster needs to reach other networks; it stays so", strings.Join(changed, ", "))
 	}
-	log("enabled IP forwarding (sysctl net.ipv4.ip_forward), which the cluster needs to reach other networks; it stays enabled")
 	return nil
 }
 
@@ -210,7 +262,7 @@ func (l *link) close() {
 	}
 	l.running.Wait()
 	_ = l.claim.Close()
-	if l.masquerade != nil {
-		l.masquerade.close()
+	for _, rules := range l.masquerades {
+		rules.close()
 	}
 }

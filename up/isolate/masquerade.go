@@ -19,6 +19,7 @@ import (
 type masquerade struct {
 	socket int
 	name   string
+	family uint8 // NFPROTO_IPV4 or NFPROTO_IPV6
 	// owned says that the table belongs to the socket. Kernels before 5.12 cannot do that: then close removes the table.
 	owned bool
 }
@@ -44,6 +45,9 @@ func createMasquerade(name string, inside netip.Addr, owned bool) (*masquerade, 
 	if err != nil {
 		return nil, err
 	}
+	if inside.Is6() {
+		m.family = unix.NFPROTO_IPV6
+	}
 	rules := m.rules(inside)
 	if !owned {
 		// An earlier run that was killed may have left the table. Adding it first makes it no error that it does not exist.
@@ -68,7 +72,7 @@ func openMasquerade(name string, owned bool) (*masquerade, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(socket))
 	}
-	return &masquerade{socket: socket, name: name, owned: owned}, nil
+	return &masquerade{socket: socket, name: name, family: unix.NFPROTO_IPV4, owned: owned}, nil
 }
 
 // close removes the table.
@@ -97,7 +101,11 @@ func (m *masquerade) rules(inside netip.Addr) []message {
 		number(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_POST_ROUTING), number(unix.NFTA_HOOK_PRIORITY, 100)) // 100: srcnat
 	source := make([]byte, unix.IFNAMSIZ)
 	copy(source, m.name)
-	const register, sourceOffset, addressBytes = unix.NFT_REG_1, 12, 4
+	const register = unix.NFT_REG_1
+	sourceOffset, addressBytes := uint32(12), uint32(4) // in the header of IPv4
+	if inside.Is6() {
+		sourceOffset, addressBytes = 8, 16
+	}
 	expressions := nested(unix.NFTA_RULE_EXPRESSIONS,
 		expression("payload", number(unix.NFTA_PAYLOAD_DREG, register), number(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
 			number(unix.NFTA_PAYLOAD_OFFSET, sourceOffset), number(unix.NFTA_PAYLOAD_LEN, addressBytes)),
@@ -129,7 +137,7 @@ func (m *masquerade) send(messages ...message) error {
 	batch := newRequest(unix.NFNL_MSG_BATCH_BEGIN, 0, 0, whole).Serialize()
 	for i, message := range messages {
 		request := newRequest(unix.NFNL_SUBSYS_NFTABLES<<8|message.kind, message.flags|unix.NLM_F_ACK, i+1,
-			subsystem{family: unix.NFPROTO_IPV4})
+			subsystem{family: m.family})
 		for _, attribute := range message.attributes {
 			request.AddData(attribute)
 		}

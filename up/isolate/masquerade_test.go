@@ -58,6 +58,25 @@ func TestRulesEndWithTheirSocket(t *testing.T) {
 	require.True(t, m.owned, "this kernel can")
 }
 
+func TestRulesOfIPv6(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	var rules []byte
+	inNewNetwork(t, func() {
+		var m *masquerade
+		if m, err = newMasquerade("berth01234567", netip.MustParseAddr("fd62:6572:7468::c612:2")); err != nil {
+			return
+		}
+		defer m.close()
+		rules, _ = exec.Command(nft, "list", "ruleset").CombinedOutput()
+	})
+	require.NoError(t, err)
+	require.Contains(t, string(rules), "table ip6 berth01234567")
+	require.Contains(t, string(rules), `ip6 saddr fd62:6572:7468::c612:2 oifname != "berth01234567" masquerade`)
+}
+
 func TestRulesOfAKernelWithoutOwners(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {

@@ -27,6 +27,9 @@ const (
 	keyDNSServer     = "dnsServer"
 	keyProxy         = "kubeProxy"
 	keyLoadBalancer  = "loadBalancerCIDR"
+	keyPodCIDR6      = "podCIDR6"
+	keyServiceCIDR6  = "serviceCIDR6"
+	keyAddress6      = "address6"
 )
 
 // Info is what a cluster of `berth up` says about itself to its nodes.
@@ -44,6 +47,23 @@ type Info struct {
 	Proxy bool
 	// LoadBalancers is the range of the addresses of Services of type LoadBalancer; invalid if they get the nodes' addresses.
 	LoadBalancers netip.Prefix
+	// PodCIDR6 and ServiceCIDR6 are the same of IPv6, and Address6 is an address of the machine of Node in the machines' network.
+	// All are invalid in a cluster without IPv6, and Address6 also if that machine has none there.
+	PodCIDR6, ServiceCIDR6 netip.Prefix
+	Address6               netip.Addr
+}
+
+// PodCIDRs and ServiceCIDRs return the networks of all families, with a comma between them, as the flags of `berth up` have them.
+func (i Info) PodCIDRs() string { return joinPrefixes(i.PodCIDR, i.PodCIDR6) }
+
+// ServiceCIDRs is explained at PodCIDRs.
+func (i Info) ServiceCIDRs() string { return joinPrefixes(i.ServiceCIDR, i.ServiceCIDR6) }
+
+func joinPrefixes(v4, v6 netip.Prefix) string {
+	if !v6.IsValid() {
+		return v4.String()
+	}
+	return v4.String() + "," + v6.String()
 }
 
 // ConfigMap returns the object that publishes the Info.
@@ -52,13 +72,17 @@ func (i Info) ConfigMap() *corev1.ConfigMap {
 		keyNode: i.Node, keyPodCIDR: i.PodCIDR.String(), keyServiceCIDR: i.ServiceCIDR.String(),
 		keyClusterDomain: i.ClusterDomain, keyProxy: strconv.FormatBool(i.Proxy),
 	}
-	for key, address := range map[string]netip.Addr{keyDNSService: i.DNSService, keyDNSServer: i.DNSServer} {
+	for key, address := range map[string]netip.Addr{keyDNSService: i.DNSService, keyDNSServer: i.DNSServer, keyAddress6: i.Address6} {
 		if address.IsValid() {
 			data[key] = address.String()
 		}
 	}
-	if i.LoadBalancers.IsValid() {
-		data[keyLoadBalancer] = i.LoadBalancers.String()
+	for key, network := range map[string]netip.Prefix{
+		keyLoadBalancer: i.LoadBalancers, keyPodCIDR6: i.PodCIDR6, keyServiceCIDR6: i.ServiceCIDR6,
+	} {
+		if network.IsValid() {
+			data[key] = network.String()
+		}
 	}
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -94,10 +118,14 @@ func parseInfo(data map[string]string) (Info, error) {
 	}
 	prefix(keyPodCIDR, &info.PodCIDR)
 	prefix(keyServiceCIDR, &info.ServiceCIDR)
-	if data[keyLoadBalancer] != "" {
-		prefix(keyLoadBalancer, &info.LoadBalancers)
+	for key, into := range map[string]*netip.Prefix{
+		keyLoadBalancer: &info.LoadBalancers, keyPodCIDR6: &info.PodCIDR6, keyServiceCIDR6: &info.ServiceCIDR6,
+	} {
+		if data[key] != "" {
+			prefix(key, into)
+		}
 	}
-	for key, into := range map[string]*netip.Addr{keyDNSService: &info.DNSService, keyDNSServer: &info.DNSServer} {
+	for key, into := range map[string]*netip.Addr{keyDNSService: &info.DNSService, keyDNSServer: &info.DNSServer, keyAddress6: &info.Address6} {
 		if data[key] == "" {
 			continue
 		}

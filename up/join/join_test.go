@@ -30,9 +30,14 @@ func exampleInfo() join.Info {
 }
 
 func TestInfoIsReadAsWritten(t *testing.T) {
+	both := exampleInfo()
+	both.PodCIDR6, both.ServiceCIDR6 = netip.MustParsePrefix("fd00:85::/56"), netip.MustParsePrefix("fd00:86::/112")
+	both.Address6 = netip.MustParseAddr("2001:db8::1")
+	require.Equal(t, "10.85.0.0/16,fd00:85::/56", both.PodCIDRs())
+	require.Equal(t, "10.86.0.0/16", exampleInfo().ServiceCIDRs())
 	bare := exampleInfo()
 	bare.DNSService, bare.DNSServer, bare.LoadBalancers, bare.Proxy = netip.Addr{}, netip.Addr{}, netip.Prefix{}, false
-	for _, info := range []join.Info{exampleInfo(), bare} {
+	for _, info := range []join.Info{exampleInfo(), both, bare} {
 		got, ok, err := join.ReadInfo(t.Context(), fake.NewClientset(info.ConfigMap()))
 		require.NoError(t, err)
 		require.True(t, ok)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
@@ -35,8 +37,35 @@ const (
 	bridgeNetfilter6 = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 )
 
-// proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel, and
-// listens on no address but loopback. metrics is the address of its metrics.
+// closeWaitTimeout is how long the kernel remembers a connection that one side has closed while nothing is sent, kube-proxy's
+// default: an application may write the rest of a long response after that time. The kernel's own value is a minute; then such a
+// connection through a Service ends without a notice. closeWaitSetting is the setting, which is one of the network namespace.
+const (
+	closeWaitTimeout = time.Hour
+	closeWaitSetting = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait"
+)
+
+// closeWait returns the value for kube-proxy to set, zero for none: a longer time that someone chose stays, and kube-proxy does
+// not start if it cannot write the setting.
+func closeWait(setting string) time.Duration {
+	file, err := os.OpenFile(setting, os.O_RDWR, 0)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return 0
+	}
+	seconds, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || time.Duration(seconds)*time.Second >= closeWaitTimeout {
+		return 0
+	}
+	return closeWaitTimeout
+}
+
+// proxyConfig is the configuration of kube-proxy: it reacts to events at once, changes no setting of the kernel but
+// closeWaitSetting, and listens on no address but loopback. metrics is the address of its metrics.
 func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 	// kube-proxy always serves its health and its metrics, and wants to know the ports. Tools know it by the usual ones.
 	var addresses [2]string
@@ -61,7 +90,8 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 		"metricsBindAddress": addresses[1],
 		"nftables":           map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "1h"},
 		// Zero leaves the kernel's values.
-		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s",
+			"tcpCloseWaitTimeout": closeWait(closeWaitSetting).String()},
 	}
 	if c.ExternalRuntime { // its Pods' interfaces are unknown
 		values["detectLocalMode"], values["detectLocal"] = "ClusterCIDR", map[string]any{}

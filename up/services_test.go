@@ -57,7 +57,7 @@ func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.2.0.42")}, addresses)
 }
 
-func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
+func TestProxyConfigListensOnLoopback(t *testing.T) {
 	l := servicesLayout(t)
 	c, err := New(Deps{Progress: progress.New(io.Discard, nil, clock.RealClock{})}, RunConfig{Layout: l})
 	require.NoError(t, err)
@@ -83,7 +83,8 @@ func TestProxyConfigListensOnLoopbackAndChangesNoSysctl(t *testing.T) {
 		require.True(t, parsed.Addr().IsLoopback())
 	}
 	require.NotEqual(t, config.HealthzBindAddress, config.MetricsBindAddress)
-	require.Equal(t, map[string]any{"maxPerCore": 0.0, "min": 0.0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}, config.Conntrack)
+	require.Equal(t, map[string]any{"maxPerCore": 0.0, "min": 0.0, "tcpEstablishedTimeout": "0s",
+		"tcpCloseWaitTimeout": closeWait(closeWaitSetting).String()}, config.Conntrack)
 
 	c.config.Inside = &isolate.Inside{Address: netip.MustParseAddr("198.18.0.2")}
 	data, _, err = c.proxyConfig()

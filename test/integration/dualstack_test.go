@@ -18,7 +18,7 @@ import (
 )
 
 // TestServicesOfBothFamilies runs a cluster of two machines with IPv4 and IPv6: Nodes and Pods have two addresses, a Service is served
-// over both, from Pods and from the machine, Pods of different machines reach each other, other machines see the machines'
+// over both, from Pods and from the machine, also by SCTP, Pods of different machines reach each other, other machines see the machines'
 // addresses, and a Pod keeps to its own IPv6 address.
 func TestServicesOfBothFamilies(t *testing.T) {
 	c := newClusterWithServices(t)
@@ -70,6 +70,14 @@ func TestServicesOfBothFamilies(t *testing.T) {
 		}
 		for _, address := range service.Spec.ClusterIPs {
 			require.Equal(t, "served", c.wget(t, "far", "http://"+net.JoinHostPort(address, "80")))
+		}
+	})
+	t.Run("by SCTP", func(t *testing.T) {
+		c.apply(serviceManifest("sctp", `"ipFamilyPolicy": "RequireDualStack", "selector": {"app": "far"}, "ports": [{"protocol": "SCTP", "port": 132, "targetPort": 8132}]`))
+		found, err := c.client().CoreV1().Services("default").Get(t.Context(), "sctp", metav1.GetOptions{})
+		require.NoError(t, err)
+		for _, address := range found.Spec.ClusterIPs {
+			c.checkSCTP(t, client, farPod, address, 132, 8132)
 		}
 	})
 	t.Run("to another machine", func(t *testing.T) {

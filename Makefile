@@ -118,7 +118,7 @@ conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… 
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
 
 .PHONY: conformance-all
-conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; an hour)
+conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; 35 minutes)
 	@ALL=1 PARALLEL="$(PARALLEL)" exec ./conformance/run.sh $(ARGS)
 
 .PHONY: conformance-node

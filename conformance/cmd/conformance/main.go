@@ -26,7 +26,7 @@ type options struct {
 	podCIDR, serviceCIDR   string
 	secondNode             string
 	nodeNetwork            netip.Prefix
-	conformance            bool
+	conformance, resume    bool
 	timeout                time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
@@ -44,6 +44,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
 	flags.BoolVar(&o.conformance, "conformance", false, "run exactly the specs that upstream requires of a conformant cluster, which must all pass")
+	flags.BoolVar(&o.resume, "resume", false, "run only those specs of the list that the last run, of the same --out, left without a result or that failed "+
+		"in it; the report has the results of both")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "omit the specs whose name matches this regular expression")
@@ -68,6 +70,8 @@ func parse(args []string) (options, error) {
 		return options{}, errors.New("--bin-dir, --expected and --report are required; run.sh sets them")
 	case o.focus != "" && o.list != "" || o.conformance && (o.focus != "" || o.list != ""):
 		return options{}, errors.New("--focus, --list and --conformance exclude each other")
+	case o.resume && o.focus != "":
+		return options{}, errors.New("--resume needs a list: omit --focus")
 	case o.attempts < 1:
 		return options{}, fmt.Errorf("--attempts %d: at least one attempt is needed", o.attempts)
 	case o.parallel < 1:

@@ -39,6 +39,10 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
+	earlier, err := o.earlier(out, expected)
+	if err != nil {
+		return err
+	}
 	layout, err := assemble(bin, out)
 	if err != nil {
 		return err
@@ -48,8 +52,30 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	return runAndReport(ctx, o, running, bin, out, expected)
+	return runAndReport(ctx, o, running, bin, out, expected, earlier)
 }
+
+// earlier returns the results of earlier runs that this one continues; none if it begins anew. It fails if there is nothing left
+// to run.
+func (o *options) earlier(out string, expected []string) (suite.Records, error) {
+	if !o.resume {
+		return nil, nil
+	}
+	records, err := suite.ReadRecords(filepath.Join(out, resultsFile))
+	if err != nil {
+		return nil, err
+	}
+	if len(records) == 0 {
+		return nil, fmt.Errorf("--resume: there are no results in %s: omit it", filepath.Join(out, resultsFile))
+	}
+	if len(records.Pending(expected, suite.Record.Failed)) == 0 {
+		return nil, errors.New("--resume: each spec of the list has passed: omit it to run them again")
+	}
+	return records, nil
+}
+
+// resultsFile is the file in the output directory with the result of each spec, for a run that continues this one.
+const resultsFile = "results.jsonl"
 
 // specs returns the names of the specs that must pass.
 func (o *options) specs() ([]string, error) {
@@ -124,17 +150,27 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 }
 
 // runAndReport runs the suite on a cluster and writes the report.
-func runAndReport(ctx context.Context, o options, running machines, bin, out string, expected []string) error {
+func runAndReport(ctx context.Context, o options, running machines, bin, out string, expected []string, earlier suite.Records) error {
 	focus, complete := o.focus, false
+	selected := earlier.Pending(expected, suite.Record.Failed)
 	if focus == "" {
-		focus, complete = suite.Exactly(expected), o.skip == ""
+		focus, complete = suite.Exactly(selected), o.skip == ""
 	}
-	result, err := runSuite(ctx, o, running, focus, bin, out, expected)
+	result, err := runSuite(ctx, o, running, focus, bin, out, selected)
 	if cause := context.Cause(ctx); cause != nil {
 		o = o.interrupted(cause, out)
 	}
 	if err != nil {
 		return err
+	}
+	results := earlier.Add(result, versionLine(filepath.Join(bin, "berth"), "version"), machine())
+	if err := replaceFile(filepath.Join(out, resultsFile), results.Write); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if o.resume {
+		broken := result.Broken
+		result = results.Result(expected, expected)
+		result.Broken = broken
 	}
 	if err := writeReport(o, result, bin, len(expected)); err != nil {
 		return err
@@ -309,7 +345,7 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 	header := suite.Header{
 		Command: "make conformance", Suite: versionLine(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
 		Subject: versionLine(filepath.Join(bin, "berth"), "version"),
-		Machine: machine(), Expected: expected, List: filepath.Base(o.expected),
+		Machine: machine(), Accumulated: o.resume, Expected: expected, List: filepath.Base(o.expected),
 		Notes: []string{"There are no stub images for " + strings.Join(stubimages.Missing(), ", ") + ": specs that use one fail."},
 	}
 	for _, host := range stubimages.Registries() {

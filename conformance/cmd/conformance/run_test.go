@@ -90,7 +90,7 @@ func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	ended := make(chan error, 1)
-	go func() { ended <- runAndReport(ctx, o, running, o.bin, o.out, []string{specName}) }()
+	go func() { ended <- runAndReport(ctx, o, running, o.bin, o.out, []string{specName}, nil) }()
 	if _, err := os.ReadFile(filepath.Join(o.bin, "began")); err != nil { // which waits until it has
 		t.Fatal(err)
 	}
@@ -107,12 +107,38 @@ func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 func TestAWholeRunReplacesTheReport(t *testing.T) {
 	o, running := newSuiteFixture(t, true)
 	writeFile(t, o.report, "the report of an earlier run")
-	if err := runAndReport(t.Context(), o, running, o.bin, o.out, []string{specName}); err != nil {
+	if err := runAndReport(t.Context(), o, running, o.bin, o.out, []string{specName}, nil); err != nil {
 		t.Error(err)
 	}
 	requireContent(t, o.report, "**1 passed, 0 failed, 0 not run.**")
 	if found, _ := filepath.Glob(o.bin + "/*.new"); len(found) > 0 {
 		t.Errorf("left: %v", found)
+	}
+}
+
+// TestAResumedRunRunsWhatIsLeft has the results of an earlier run, of which one spec passed and one did not run.
+func TestAResumedRunRunsWhatIsLeft(t *testing.T) {
+	const passed, foreign = "[sig-node] Pods passed before", "[sig-node] Pods of another list"
+	o, running := newSuiteFixture(t, true)
+	o.resume = true
+	expected := []string{passed, specName}
+	if _, err := o.earlier(o.out, expected); err == nil || !strings.Contains(err.Error(), "no results") {
+		t.Errorf("got %v", err)
+	}
+	writeFile(t, filepath.Join(o.out, resultsFile), `{"name": "`+passed+`", "state": "passed", "area": "node: Pods", "date": "2026-11-01"}`+"\n")
+	earlier, err := o.earlier(o.out, expected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runAndReport(t.Context(), o, running, o.bin, o.out, expected, earlier); err != nil {
+		t.Error(err)
+	}
+	requireContent(t, o.report, "**2 passed, 0 failed, 0 not run.** Of 2 specs that must pass")
+	if _, err := o.earlier(o.out, expected); err == nil || !strings.Contains(err.Error(), "each spec of the list has passed") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := o.earlier(o.out, append(expected, foreign)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -38,6 +38,9 @@ type Record struct {
 	Machine string `json:"machine"`
 }
 
+// Failed reports whether the spec failed.
+func (r Record) Failed() bool { return r.State == StateFailed }
+
 // Records are the results of several runs, each spec once and sorted by name. A file of records has one JSON object a line.
 type Records []Record
 

@@ -85,7 +85,8 @@ func (c *Cluster) networkClient() (kubernetes.Interface, error) {
 var errNodeExists = errors.New("another machine is this node")
 
 // RegisterMember returns the parts of the cluster's Pod ranges that the control plane has assigned to the Node, with a comma between
-// those of different families. It creates the Node if it does not exist. first is set at the machine's first start: then no other machine may be that node.
+// those of different families. It creates the Node if it does not exist. first is set at the machine's first start: then no other
+// machine may be that node.
 func RegisterMember(ctx context.Context, client kubernetes.Interface, name string, first bool) (string, error) {
 	nodes := client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, name, metav1.GetOptions{})

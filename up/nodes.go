@@ -27,9 +27,11 @@ func (c *Cluster) info() (join.Info, error) {
 		return info, networksErr
 	}
 	addresses, err := c.dnsServiceAddresses()
-	info.DNSService = addresses[0]
-	info.DNSServer = c.Gateway
-	return info, err
+	if err != nil {
+		return info, err
+	}
+	info.DNSService, info.DNSServer = addresses[0], c.Gateway
+	return info, nil
 }
 
 // newPodRoutes returns the component that adds routes to the Pods of other nodes.

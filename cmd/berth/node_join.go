@@ -412,6 +412,9 @@ func (f nodeFlags) addressRule(info join.Info) (daemon.AddressRule, error) {
 	if err != nil {
 		return daemon.AddressRule{}, usageError{err}
 	}
+	if len(ips) == 1 && ips[0].To4() == nil {
+		return daemon.AddressRule{}, usageError{fmt.Errorf("--node-ip %s: a node of this cluster needs an IPv4 address: give IPv4,IPv6", f.ip)}
+	}
 	if len(ips) > 1 && !info.PodCIDR6.IsValid() {
 		return daemon.AddressRule{}, usageError{fmt.Errorf("--node-ip %s: the cluster has no IPv6: give the IPv4 address alone", f.ip)}
 	}

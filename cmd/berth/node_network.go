@@ -107,8 +107,8 @@ func (f nodeFlags) runNetwork(ctx context.Context, logger *slog.Logger) error {
 		return nil
 	}
 	config, err := up.Config{
-		DataDir: filepath.Join(f.root, "berth"), BinDir: f.join.binDir, NodeName: name, PodCIDR: info.PodCIDR.String(),
-		ServiceCIDR: info.ServiceCIDR.String(), Server: server.Host, ExternalRuntime: true,
+		DataDir: filepath.Join(f.root, "berth"), BinDir: f.join.binDir, NodeName: name, PodCIDR: info.PodCIDRs(),
+		ServiceCIDR: info.ServiceCIDRs(), Server: server.Host, ExternalRuntime: true,
 	}.Complete()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (f nodeFlags) runNetwork(ctx context.Context, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("joined a cluster of berth up", "kubeProxy", f.wantsProxy(info), "podCIDR", info.PodCIDR.String())
+	logger.Info("joined a cluster of berth up", "kubeProxy", f.wantsProxy(info), "podCIDR", info.PodCIDRs())
 	return up.RunNetwork(ctx, up.NetworkDeps{Member: up.Member{Info: info, Node: client, Network: network}, Logger: logger},
 		up.NetworkConfig{Layout: layout, Proxy: f.wantsProxy(info)})
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/testproc"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
 )
 
@@ -32,7 +34,11 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	if os.Getuid() != 0 || cgroupslib.IsCgroup2UnifiedMode() {
 		t.Skip("needs root and cgroup v1")
 	}
-	f := newFixture(t, func(_ *Deps, c *Config) { c.Cgroups.Enforcement.Enforce = []string{cm.EnforceNone} })
+	f := newFixture(t, func(_ *Deps, c *Config) {
+		c.Cgroups.Enforcement.Enforce = []string{cm.EnforceNone}
+		// The agent mounts its root directory on itself.
+		testproc.CleanupOnCrash(t, testproc.Resources{Dirs: []string{filepath.Dir(c.RootDir)}, Cgroups: []string{strings.TrimPrefix(c.Cgroups.Root, "/")}})
+	})
 	runtime, fakeClock := f.runtime, f.clock
 	runtime.SetCgroupDriver(runtimeapi.CgroupDriver_CGROUPFS)
 	server := httptest.NewServer(promhttp.HandlerFor(f.agent.Metrics(), promhttp.HandlerOpts{}))
@@ -68,8 +74,11 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	go func() { done <- f.agent.Start(ctx) }()
 	defer func() {
 		cancel()
-		require.NoError(t, <-done)
-		require.NoError(t, f.agent.Cleanup(context.WithoutCancel(t.Context())))
+		ended := <-done
+		// An attempt that fails would wait for the fake clock.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		require.NoError(t, errors.Join(ended, f.agent.Cleanup(ctx)))
 	}()
 	no := false
 	static := func(name, uid string) *corev1.Pod {

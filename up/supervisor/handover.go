@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/signals"
 )
 
 // planVariable is the environment variable with the descriptor of the plan.
@@ -34,6 +36,9 @@ func Exec(path string, argv []string, plan Plan) error {
 		if _, err := unix.FcntlInt(uintptr(inherited), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("start %s: pass descriptor %d: %w", ProgramName, inherited, err)
 		}
+	}
+	if err := signals.KeepParentDeathSignal(); err != nil {
+		return err
 	}
 	err = unix.Exec(path, argv, append(os.Environ(), planVariable+"="+strconv.Itoa(fd)))
 	return fmt.Errorf("start %s: %w", path, err)

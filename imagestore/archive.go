@@ -41,27 +41,35 @@ type namedImage struct {
 }
 
 // readArchive puts the archive's content into store and returns the images that it names, each complete and for
-// this machine. name, if not empty, is the name to use. The caller holds a lease: nothing here protects the content.
-func readArchive(ctx context.Context, store content.Store, r io.Reader, name string) ([]namedImage, error) {
+// this machine. The caller holds a lease: nothing here protects the content.
+func readArchive(ctx context.Context, store content.Store, r io.Reader, options ImportOptions) ([]namedImage, error) {
 	input := &countingReader{r: r}
 	plain, err := compression.DecompressStream(input)
 	if err != nil {
 		return nil, archiveError(input, err)
 	}
-	target, err := archive.ImportIndex(ctx, store, plain)
+	left := options.maxBytes()
+	bounded := &boundedReader{r: plain, source: input, left: &left, limit: left}
+	target, err := archive.ImportIndex(ctx, store, newCheckedTar(bounded))
 	if err == nil {
 		// What follows the tar's end is read as well: there, a compressed stream has its checksum.
-		_, err = io.Copy(io.Discard, plain)
+		_, err = io.Copy(io.Discard, bounded)
 	}
 	if err = errors.Join(err, plain.Close()); err != nil {
 		return nil, archiveError(input, err)
 	}
-	found, err := nameImages(ctx, store, target, name)
+	found, err := nameImages(ctx, store, target, options.Name)
 	if err != nil {
 		return nil, err
 	}
 	for i := range found {
+		if !options.own && strings.HasPrefix(found[i].name, ownPrefix) {
+			return nil, fmt.Errorf("image %q: %w: give another (--name)", found[i].name, ErrReserved)
+		}
 		if err := checkImage(ctx, store, &found[i]); err != nil {
+			return nil, fmt.Errorf("image %q: %w", found[i].name, err)
+		}
+		if err := checkLayers(ctx, store, &found[i], options.maxBytes()); err != nil {
 			return nil, fmt.Errorf("image %q: %w", found[i].name, err)
 		}
 	}
@@ -73,6 +81,8 @@ func archiveError(input *countingReader, err error) error {
 	switch {
 	case input.err != nil:
 		return fmt.Errorf("read image archive: %w", input.err)
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnsafeName):
+		return err
 	case input.n == 0:
 		return fmt.Errorf("%w: it is empty", ErrNotArchive)
 	case errors.Is(err, tar.ErrHeader):

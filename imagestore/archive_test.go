@@ -172,7 +172,7 @@ func TestReadArchive(t *testing.T) {
 			archive: unnamed(t, layoutTar(t, one, other))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found, err := readArchive(t.Context(), contentStore(t), bytes.NewReader(tt.archive), tt.name)
+			found, err := readArchive(t.Context(), contentStore(t), bytes.NewReader(tt.archive), ImportOptions{Name: tt.name})
 			if tt.want == nil {
 				require.Error(t, err)
 				if tt.is != nil {
@@ -197,17 +197,17 @@ func TestReadArchiveSurvivesAnEarlierFailure(t *testing.T) {
 	store := contentStore(t)
 	oci := layoutTar(t, built(t, "berth.local/one:v1", ""))
 	for end := 600; end < len(oci)-1024; end += 512 {
-		_, err := readArchive(t.Context(), store, bytes.NewReader(oci[:end]), "")
+		_, err := readArchive(t.Context(), store, bytes.NewReader(oci[:end]), ImportOptions{})
 		require.Error(t, err, "cut at %d of %d", end, len(oci))
 	}
-	_, err := readArchive(t.Context(), store, bytes.NewReader(oci), "")
+	_, err := readArchive(t.Context(), store, bytes.NewReader(oci), ImportOptions{})
 	require.NoError(t, err)
 }
 
 func TestReadArchiveReportsTheSource(t *testing.T) {
 	broken := errors.New("the disk is broken")
 	source := io.MultiReader(bytes.NewReader(layoutTar(t, built(t, "a/b:v1", ""))[:600]), failing{broken})
-	_, err := readArchive(t.Context(), contentStore(t), source, "")
+	_, err := readArchive(t.Context(), contentStore(t), source, ImportOptions{})
 	require.ErrorIs(t, err, broken)
 }
 
@@ -227,7 +227,7 @@ func TestFromPath(t *testing.T) {
 	require.NoError(t, index.AppendImage(built(t, "a/b:v1", "").Image))
 	archive, err := FromPath(dir)
 	require.NoError(t, err)
-	found, err := readArchive(t.Context(), contentStore(t), archive, "from/dir:v1")
+	found, err := readArchive(t.Context(), contentStore(t), archive, ImportOptions{Name: "from/dir:v1"})
 	require.NoError(t, err)
 	require.NoError(t, archive.Close())
 	require.Equal(t, "docker.io/from/dir:v1", found[0].name)

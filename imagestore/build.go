@@ -50,6 +50,9 @@ type Built struct {
 	Image v1.Image
 }
 
+// ownPrefix begins the names of the image without which no Pod starts.
+const ownPrefix = "berth.local/pause:"
+
 // PauseSpec is the image of the sandbox process, berth.local/pause:version, from images/pause built as binary.
 func PauseSpec(binary []byte, version string) BuildSpec {
 	return BuildSpec{
@@ -69,7 +72,7 @@ func DemoSpec(binary []byte, version string) BuildSpec {
 }
 
 // PauseName is the name of the sandbox image. It is a name only: nothing is ever pulled from berth.local.
-func PauseName(version string) string { return "berth.local/pause:" + version }
+func PauseName(version string) string { return ownPrefix + version }
 
 // DemoName is the name of the demo image.
 func DemoName(version string) string { return "berth.local/demo:" + version }

@@ -24,12 +24,23 @@ const leaseDuration = time.Hour
 type ImportOptions struct {
 	// Name, if set, is the image's name in place of the archive's, which then must hold one image.
 	Name string
+	// MaxBytes is the most that the archive may have decompressed, and each image unpacked; 0: DefaultMaxBytes.
+	MaxBytes int64
+
+	own bool // the images are the cluster's own
+}
+
+func (o ImportOptions) maxBytes() int64 {
+	if o.MaxBytes > 0 {
+		return o.MaxBytes
+	}
+	return DefaultMaxBytes
 }
 
 // Import reads one archive to its end and adds its images, or none of them: an OCI layout in a tar or a docker
 // archive ("docker save"), plain, gzip or zstd. An image of the same name is replaced. Only the content for this
 // machine's platform is kept. r is not closed. Errors: [ErrNotArchive], [ErrIncomplete], [ErrNoManifest],
-// [ErrPlatform], [ErrNoName], or what containerd says.
+// [ErrPlatform], [ErrNoName], [ErrTooLarge], [ErrUnsafeName], [ErrReserved], or what containerd says.
 func (s *Store) Import(ctx context.Context, r io.Reader, options ImportOptions) (imported []Image, err error) {
 	ctx, lease, release, err := s.lease(ctx)
 	if err != nil {
@@ -37,7 +48,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	found, err := readArchive(ctx, prefixedStore{s.client.ContentStore(), lease}, r, options.Name)
+	found, err := readArchive(ctx, prefixedStore{s.client.ContentStore(), lease}, r, options)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
@@ -91,7 +102,7 @@ func (s *Store) Ensure(ctx context.Context, wanted ...Built) error {
 	if err := WriteTar(&archive, missing...); err != nil {
 		return err
 	}
-	_, err := s.Import(ctx, &archive, ImportOptions{})
+	_, err := s.Import(ctx, &archive, ImportOptions{own: true})
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/imagestore"
 )
@@ -95,7 +96,7 @@ func listImages(cmd *cobra.Command, output string) error {
 }
 
 func newImagesImport() *cobra.Command {
-	var options imagestore.ImportOptions
+	options := imagestore.ImportOptions{MaxBytes: imagestore.DefaultMaxBytes}
 	cmd := &cobra.Command{
 		Use: "import FILE|DIR|-", Short: "Import an OCI layout or a docker archive, from a file, a directory or standard input",
 		Example: "  docker save myapp:v1 | berth images import -\n  berth images import app.tar --name example.com/app:v2",
@@ -125,6 +126,7 @@ func newImagesImport() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().Var(&sizeFlag{&options.MaxBytes}, "max-size", "the most that the archive may have decompressed, and each image unpacked, such as 10Gi")
 	cmd.Flags().StringVar(&options.Name, "name", "", "the image's name, for an archive of one image that has none or another")
 	return cmd
 }
@@ -153,3 +155,27 @@ func newImagesRemove() *cobra.Command {
 		},
 	}
 }
+
+// sizeFlag is a flag whose value is a quantity of bytes, such as 10Gi.
+type sizeFlag struct{ bytes *int64 }
+
+// String implements pflag.Value.
+func (f *sizeFlag) String() string {
+	if f.bytes == nil {
+		return ""
+	}
+	return resource.NewQuantity(*f.bytes, resource.BinarySI).String()
+}
+
+// Set implements pflag.Value.
+func (f *sizeFlag) Set(text string) error {
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil || quantity.Sign() <= 0 {
+		return errors.New("want a size such as 10Gi")
+	}
+	*f.bytes = quantity.Value()
+	return nil
+}
+
+// Type implements pflag.Value.
+func (f *sizeFlag) Type() string { return "size" }

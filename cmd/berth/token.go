@@ -43,7 +43,7 @@ func newTokenCreate() *cobra.Command {
 			if ttl < 0 {
 				return usageError{fmt.Errorf("--ttl %s: negative; 0 is for ever", ttl)}
 			}
-			layout, client, err := tokenClient(cmd)
+			layout, client, err := adminClient(cmd)
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func newTokenList() *cobra.Command {
 			if err := checkOutput(output); err != nil {
 				return err
 			}
-			_, client, err := tokenClient(cmd)
+			_, client, err := adminClient(cmd)
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ func newTokenDelete() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, client, err := tokenClient(cmd)
+			_, client, err := adminClient(cmd)
 			if err != nil {
 				return err
 			}
@@ -147,14 +147,14 @@ func newTokenDelete() *cobra.Command {
 	}
 }
 
-// tokenClient returns the layout of the cluster and a client of its administrator.
-func tokenClient(cmd *cobra.Command) (up.Layout, kubernetes.Interface, error) {
+// adminClient returns the layout of the cluster and a client of its administrator.
+func adminClient(cmd *cobra.Command) (up.Layout, kubernetes.Interface, error) {
 	layout, err := layoutOf(cmd)
 	if err != nil {
 		return layout, nil, err
 	}
 	if layout.Server != "" {
-		return layout, nil, fmt.Errorf("this machine is a node of the cluster at %s: tokens are created on its first machine", layout.Server)
+		return layout, nil, fmt.Errorf("this machine is a node of the cluster at %s: use that cluster's first machine", layout.Server)
 	}
 	config, err := loadKubeconfig(layout.AdminKubeconfig())
 	if err != nil {

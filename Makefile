@@ -140,6 +140,24 @@ lint: ## check format and vet, and golangci-lint where it is installed
 	@$(GO) vet ./...
 	@if command -v golangci-lint >/dev/null; then golangci-lint run ./...; fi
 
+.PHONY: sbom
+sbom: build ## list what all programs are made of, with licences: bin/sbom.spdx.json, bin/THIRD_PARTY_NOTICES.txt
+	@$(GO) run ./hack/notices -bin $(BIN) -version $(VERSION) -sbom $(BIN)/sbom.spdx.json -notices $(BIN)/THIRD_PARTY_NOTICES.txt
+	@echo "written: $(BIN)/sbom.spdx.json, $(BIN)/THIRD_PARTY_NOTICES.txt"
+
+.PHONY: reproducible
+reproducible: ## build twice, in two directories, and compare: ARGS='berth berth-controlplane' (committed files only)
+	@./hack/reproducible.sh $(ARGS)
+
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in the code that is called (STRICT=1: fail if their database cannot be reached)
+	@./hack/vulncheck.sh
+
+FUZZTIME ?= 10m
+.PHONY: fuzz
+fuzz: ## fuzz every parser of foreign input for FUZZTIME=10m each, PACKAGES=./imagestore
+	@FUZZTIME="$(FUZZTIME)" ./hack/fuzz.sh $(PACKAGES)
+
 .PHONY: clean
 clean: ## delete what was built
 	@rm -rf $(BIN)

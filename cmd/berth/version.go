@@ -1,19 +1,28 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/sbom"
 	"github.com/berth-dev/berth/version"
 )
 
 func newVersion() *cobra.Command {
 	var output string
+	var materials bool
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the versions of Berth and of the Kubernetes it runs", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if materials {
+				return printMaterials(cmd, output)
+			}
 			versions := struct {
 				typeMeta
 				Berth      string `json:"berth"`
@@ -34,6 +43,25 @@ func newVersion() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&materials, "sbom", false, "print what berth and the programs beside it are made of: a software bill of materials (SPDX 2.3, JSON)")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
 	return cmd
+}
+
+// printMaterials prints the software bill of materials of this program and those in its directory.
+func printMaterials(cmd *cobra.Command, output string) error {
+	if output != "" && output != "json" {
+		return usageError{fmt.Errorf("--sbom and --output %s: it is written in JSON", output)}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	programs, err := sbom.ReadPrograms(filepath.Dir(self))
+	if err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(sbom.New(programs, sbom.Options{Name: "berth", Version: version.Berth, Created: time.Now()}))
 }

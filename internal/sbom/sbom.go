@@ -1,0 +1,124 @@
+package sbom
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Module is a Go module at a version, as a program was built from it.
+type Module struct{ Path, Version string }
+
+// Program is a file that was built by Go.
+type Program struct {
+	// Name is its path below the directory of the programs.
+	Name string
+	// SHA256 is the hexadecimal hash of the file.
+	SHA256 string
+	// Main is the package that it was built from, GoVersion the toolchain, and Modules the modules with a version, sorted.
+	Main, GoVersion string
+	Modules         []Module
+}
+
+// ReadPrograms returns the programs below dir that Go has built, in the order of their names. Other files are skipped.
+func ReadPrograms(dir string) ([]Program, error) {
+	var programs []Program
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil || info.Mode()&0o111 == 0 {
+			return err
+		}
+		built, err := buildinfo.ReadFile(path)
+		if err != nil { // a script, or a program in another language
+			return nil //nolint:nilerr // it is none of Go's
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		sum, err := hashFile(path)
+		if err != nil {
+			return err
+		}
+		programs = append(programs, Program{
+			Name: filepath.ToSlash(name), SHA256: sum, Main: built.Path, GoVersion: built.GoVersion, Modules: modulesOf(built),
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the programs of %s: %w", dir, err)
+	}
+	if len(programs) == 0 {
+		return nil, fmt.Errorf("read the programs of %s: there are none", dir)
+	}
+	return programs, nil
+}
+
+// modulesOf returns the modules of a program, those that replace others in place of them.
+func modulesOf(built *debug.BuildInfo) []Module {
+	var modules []Module
+	for _, module := range append([]*debug.Module{&built.Main}, built.Deps...) {
+		if module.Replace != nil {
+			module = module.Replace
+		}
+		// A module without a version is this repository itself.
+		if module.Version != "" && module.Version != "(devel)" {
+			modules = append(modules, Module{Path: module.Path, Version: module.Version})
+		}
+	}
+	slices.SortFunc(modules, compareModules)
+	return slices.Compact(modules)
+}
+
+func compareModules(a, b Module) int {
+	if c := strings.Compare(a.Path, b.Path); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Version, b.Version)
+}
+
+// Modules returns the modules of all programs, sorted.
+func Modules(programs []Program) []Module {
+	var all []Module
+	for _, program := range programs {
+		all = append(all, program.Modules...)
+	}
+	slices.SortFunc(all, compareModules)
+	return slices.Compact(all)
+}
+
+func hashFile(path string) (sum string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("hash %s: %w", path, err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// Options are what a document says of its product.
+type Options struct {
+	// Name and Version are the product's.
+	Name, Version string
+	// Created is the time of the document.
+	Created time.Time
+	// Licenses are the SPDX expressions of modules whose licence is known.
+	Licenses map[Module]string
+}

@@ -66,7 +66,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 type checkedTar struct {
 	in      *tar.Reader
 	out     *tar.Writer
-	ready   bytes.Buffer // what out has written and nobody has read
+	ready   bytes.Buffer // what out has written and no Read has returned
 	entries int
 	open    bool // whether in is within an entry
 	ended   bool

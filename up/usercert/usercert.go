@@ -35,7 +35,7 @@ const (
 // mastersGroup may do everything, and no role limits it.
 const mastersGroup = "system:masters"
 
-// Identity is whom a certificate authenticates.
+// Identity is the user and the groups that a certificate authenticates.
 type Identity struct {
 	User   string
 	Groups []string

@@ -70,7 +70,7 @@ func TestIssue(t *testing.T) {
 	require.Empty(t, left.Items, "the request is deleted")
 }
 
-func TestNobodyBecomesAComponent(t *testing.T) {
+func TestNamesOfComponentsAreRefused(t *testing.T) {
 	for says, identity := range map[string]usercert.Identity{
 		"--user":           {},
 		"admin.kubeconfig": {User: "eve", Groups: []string{"system:masters"}},
@@ -87,7 +87,7 @@ func TestNobodyBecomesAComponent(t *testing.T) {
 	}
 }
 
-func TestRequestThatNobodySignsIsDeleted(t *testing.T) {
+func TestUnsignedRequestIsDeleted(t *testing.T) {
 	client := fake.NewClientset()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -1,0 +1,90 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/provision/snapshot"
+	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// delete carries the deletion of a VolumeSnapshot over to its content, and then releases it.
+func (b *Binder) delete(ctx context.Context, key reconcile.Request, s *api.VolumeSnapshot) error {
+	if !slices.Contains(s.Finalizers, snapshot.FinalizerBound) && !slices.Contains(s.Finalizers, snapshot.FinalizerSource) {
+		return nil // others keep it
+	}
+	content, err := b.boundContent(ctx, s)
+	if err != nil {
+		return err
+	}
+	if content != nil {
+		waiting, err := b.restoring(ctx, s)
+		if err != nil {
+			return err
+		}
+		if waiting != nil {
+			b.waits.forClaim(key, types.NamespacedName{Namespace: s.Namespace, Name: waiting.Name}, waiting.ResourceVersion)
+			b.recorder.Event(objectRef(s), corev1.EventTypeWarning, "SnapshotDeletePending",
+				fmt.Sprintf("claim %s is being created from the snapshot", waiting.Name))
+			return nil
+		}
+		if content.Annotations[snapshot.AnnBeingDeleted] == "" {
+			if err := b.patchContent(ctx, content, annotationPatch(snapshot.AnnBeingDeleted)); err != nil {
+				return fmt.Errorf("mark VolumeSnapshotContent %q: %w", content.Name, err)
+			}
+		}
+		if content.Spec.DeletionPolicy == api.Delete {
+			if content.DeletionTimestamp == nil {
+				err := b.contents.Delete(ctx, "", content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
+				if err != nil && !apierrors.IsNotFound(err) {
+					b.recorder.Event(objectRef(s), corev1.EventTypeWarning, "SnapshotContentObjectDeleteError", err.Error())
+					return fmt.Errorf("delete VolumeSnapshotContent %q: %w", content.Name, err)
+				}
+			}
+			return b.releaseClaim(ctx, s) // the event of the content's end brings the VolumeSnapshot back
+		}
+	}
+	if err := b.releaseClaim(ctx, s); err != nil {
+		return err
+	}
+	_, err = b.patchSnapshot(ctx, s, finalizersPatch(s, without(s.Finalizers, snapshot.FinalizerBound, snapshot.FinalizerSource)))
+	return err
+}
+
+// boundContent returns the content that is bound to a VolumeSnapshot which is being deleted; nil if there is none.
+func (b *Binder) boundContent(ctx context.Context, s *api.VolumeSnapshot) (*api.VolumeSnapshotContent, error) {
+	name := snapshot.ContentName(s.UID)
+	if s.Spec.Source.ContentName != nil {
+		name = *s.Spec.Source.ContentName
+	}
+	content, err := b.contents.Get(ctx, "", name)
+	if apierrors.IsNotFound(err) || err == nil && content.Spec.SnapshotRef.UID != s.UID {
+		return nil, nil
+	}
+	return content, err
+}
+
+// restoring returns a claim whose volume is being created from the VolumeSnapshot, nil if there is none.
+func (b *Binder) restoring(ctx context.Context, s *api.VolumeSnapshot) (*corev1.PersistentVolumeClaim, error) {
+	claims, err := b.deps.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the claims that may be created from it: %w", err)
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		source := claim.Spec.DataSource
+		if source != nil && source.Kind == api.KindSnapshot && ptr.Deref(source.APIGroup, "") == api.GroupName &&
+			source.Name == s.Name && claim.Status.Phase == corev1.ClaimPending && claim.DeletionTimestamp == nil {
+			return claim, nil
+		}
+	}
+	return nil, nil
+}

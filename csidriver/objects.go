@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 )
 
@@ -38,4 +39,16 @@ func CSIDriver() *storagev1.CSIDriver {
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		},
 	}
+}
+
+// VolumeSnapshotClass returns the driver's default class for snapshots. The caller owns it. It has no Go type, because its
+// kind is a custom resource.
+func VolumeSnapshotClass() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+		"metadata": map[string]any{
+			"name": ClassName, "annotations": map[string]any{"snapshot.storage.kubernetes.io/is-default-class": "true"},
+		},
+		"driver": Name, "deletionPolicy": "Delete",
+	}}
 }

@@ -63,7 +63,7 @@ type RunConfig struct {
 func OptionalComponents() []string {
 	return []string{
 		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName,
-		routesName, approverName, loadBalancerName,
+		routesName, approverName, loadBalancerName, snapshotsName,
 	}
 }
 

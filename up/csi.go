@@ -36,8 +36,8 @@ func (c *Cluster) newCSIDriver() (runFunc, error) {
 	}, nil
 }
 
-// newCSIProvisioner returns the controllers that provision and expand the volumes of class berth-loop, and publish the
-// driver's capacity.
+// newCSIProvisioner returns the controllers that provision and expand the volumes of class berth-loop, take their
+// snapshots, and publish the driver's capacity.
 func (c *Cluster) newCSIProvisioner() (runFunc, error) {
 	client, err := c.client("provision")
 	if err != nil {
@@ -47,8 +47,13 @@ func (c *Cluster) newCSIProvisioner() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.newCSISidecar(csisidecar.Deps{Client: client, Dynamic: objects, Registerer: c.controllerMetrics.New("csi-provisioner")},
-		csisidecar.Config{Provision: true, Capacity: true, Resize: true})
+	snapshots, err := c.snapshotClient("provision")
+	if err != nil {
+		return nil, err
+	}
+	return c.newCSISidecar(
+		csisidecar.Deps{Client: client, Dynamic: objects, Snapshots: snapshots, Registerer: c.controllerMetrics.New("csi-provisioner")},
+		csisidecar.Config{Provision: true, Capacity: true, Resize: true, Snapshot: c.runs(snapshotsName)})
 }
 
 // newCSIAttacher returns the controller that publishes the volumes of class berth-loop to the node.

@@ -26,12 +26,12 @@ import (
 type controllersFlags struct {
 	kubeconfig, nodeName, volumes, attachNodes, socket, metrics string
 	run, drivers                                                []string
-	leaderElection, capacity, attach, resize                    bool
+	leaderElection, capacity, attach, resize, snapshot          bool
 	verbosity                                                   int
 }
 
 // controllerNames are the controllers that can be run on their own.
-var controllerNames = []string{"provision", "attachdetach", "replicaset"}
+var controllerNames = []string{"provision", "attachdetach", "replicaset", "snapshot"}
 
 func newControllers() *cobra.Command {
 	var flags controllersFlags
@@ -40,7 +40,8 @@ func newControllers() *cobra.Command {
 		Long: "Runs berth's controllers against any Kubernetes cluster until Ctrl-C. `provision` serves the storage class\n" +
 			"berth-local on this machine (create the class with `berth controllers --print-class | kubectl apply -f -`).\n" +
 			"`attachdetach` manages the nodes that --attach-nodes selects; no other attach/detach controller may manage them.\n" +
-			"`replicaset` replaces the controller of that name in kube-controller-manager: disable that one first.",
+			"`replicaset` replaces the controller of that name in kube-controller-manager: disable that one first.\n" +
+			"`snapshot` replaces the snapshot-controller of external-snapshotter; --csi-driver includes the driver's own part.",
 		Example: "  berth controllers --kubeconfig admin.kubeconfig\n" +
 			"  berth controllers --kubeconfig admin.kubeconfig --csi-driver disks.example.com=/run/disks/csi.sock\n" +
 			"  berth controllers --kubeconfig admin.kubeconfig --controllers attachdetach --attach-nodes pool=berth",
@@ -60,6 +61,7 @@ func newControllers() *cobra.Command {
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.attach, "csi-attacher", true, "with --csi-driver: attach volumes too (false: the driver has an external-attacher)")
 	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: expand volumes too (false: the driver has an external-resizer)")
+	f.BoolVar(&flags.snapshot, "csi-snapshotter", true, "with --csi-driver: take snapshots too (false: the driver has a csi-snapshotter)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "run several replicas of which one at a time is active (not for provision, which each node runs)")
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.StringVar(&flags.metrics, "metrics-address", "", metricsAddressUsage)
@@ -135,6 +137,13 @@ func (f controllersFlags) controller(name string, config *rest.Config, client ku
 			return c, err
 		}
 		lease, c.start = "berth-replicaset", controller.Start
+		c.check.Ready, c.check.Healthy = controller.Ready, controller.Healthy
+	case "snapshot":
+		controller, err := newSnapshotBinder(config, client, recorder, registry, logger)
+		if err != nil {
+			return c, err
+		}
+		lease, c.start = "berth-snapshot", controller.Start
 		c.check.Ready, c.check.Healthy = controller.Ready, controller.Healthy
 	case "attachdetach":
 		nodes, controller, err := f.attachdetach(client, recorder, registry, logger)

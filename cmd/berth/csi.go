@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/metricsserver"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/up/csisidecar"
 )
@@ -30,9 +31,13 @@ func newCSISidecar(clientConfig *rest.Config, config csisidecar.Config, recorder
 	if err != nil {
 		return nil, fmt.Errorf("create an API client: %w", err)
 	}
+	snapshots, err := api.NewClient(clientConfig)
+	if err != nil {
+		return nil, err
+	}
 	config.PodNamespace, config.PodName = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
 	return csisidecar.New(csisidecar.Deps{
-		Client: client, Dynamic: objects, Timeline: recorder, Logger: logger, Registerer: registry,
+		Client: client, Dynamic: objects, Snapshots: snapshots, Timeline: recorder, Logger: logger, Registerer: registry,
 	}, config)
 }
 
@@ -52,7 +57,8 @@ func (f controllersFlags) csi(driver string, config *rest.Config, recorder *time
 	}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver:    csiprovision.Config{Name: name, Socket: socket},
-		Provision: true, Attach: f.attach, Capacity: f.capacity, Resize: f.resize, LeaderElection: f.leaderElection,
+		Provision: true, Attach: f.attach, Capacity: f.capacity, Resize: f.resize, Snapshot: f.snapshot,
+		LeaderElection: f.leaderElection,
 	}, recorder, registry, stderrLogger(f.verbosity))
 	if err != nil {
 		return component{}, err

@@ -19,7 +19,7 @@ import (
 
 type csiProvisionerFlags struct {
 	kubeconfig, address, leaderNamespace, fsType, metrics string
-	leaderElection, capacity, metadata, resize            bool
+	leaderElection, capacity, metadata, resize, snapshot  bool
 	timeout, capacityPeriod                               time.Duration
 	workers, metricsPort, verbosity                       int
 }
@@ -31,7 +31,8 @@ func newCSIProvisioner() *cobra.Command {
 		Long: "Provisions and deletes the volumes of the CSI driver that serves on a socket, for any Kubernetes cluster, until\n" +
 			"Ctrl-C: it replaces external-provisioner in a driver's Pod. It reads the driver's name from the driver. With\n" +
 			"--enable-capacity it also publishes CSIStorageCapacity objects, owned by the controller of its Pod (POD_NAME and\n" +
-			"POD_NAMESPACE); with --enable-resizer it expands volumes whose claims request more, and replaces external-resizer too.",
+			"POD_NAMESPACE); with --enable-resizer it expands volumes whose claims request more, and replaces external-resizer too;\n" +
+			"with --enable-snapshotter it takes the snapshots of the driver's volumes, and replaces csi-snapshotter.",
 		Example: "  berth csi-provisioner --csi-address /csi/csi.sock --leader-election --enable-capacity",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,6 +53,7 @@ func newCSIProvisioner() *cobra.Command {
 	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "pass the names of the claim and the volume to the driver")
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
 	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
+	flags.BoolVar(&f.snapshot, "enable-snapshotter", false, "take and delete snapshots, in place of the sidecar csi-snapshotter")
 	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to poll the driver's capacity for changes that have no event (default 1m)")
 	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve the provision controller's metrics on this port of all addresses (0: disabled)")
 	flags.StringVar(&f.metrics, "metrics-address", "", metricsAddressUsage)
@@ -73,7 +75,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
-		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize,
+		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot,
 		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,
 		ProvisionOptions: []provision.Option{
 			provision.Threadiness(f.workers),

@@ -57,7 +57,11 @@ func components() []component {
 			// What a class or a claim can refer to for its driver.
 			rule("", []string{"get"}, "secrets"),
 			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses"),
-			rule("snapshot.storage.k8s.io", []string{"get"}, "volumesnapshots", "volumesnapshotcontents"),
+			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumesnapshots"),
+			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumesnapshotcontents"),
+			rule("snapshot.storage.k8s.io", []string{"patch"}, "volumesnapshots/status", "volumesnapshotcontents/status"),
+			rule("snapshot.storage.k8s.io", read, "volumesnapshotclasses"),
+			rule("apiextensions.k8s.io", read, "customresourcedefinitions"), // to wait for those of snapshots
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
 		}},
 		{AttachDetachUser, []rbacv1.PolicyRule{

@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/provision/snapshot/crd"
 )
 
 const snapshotter = "github.com/kubernetes-csi/external-snapshotter"
@@ -43,22 +46,10 @@ func claimOf(name, source string) string {
 		"storageClassName": "berth-loop", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}}`, name, source)
 }
 
-// TestSnapshots creates a volume from a snapshot and one from another volume. Kubernetes' own controller and sidecar take
-// the snapshot; berth up provisions the volumes, with its own permissions.
-func TestSnapshots(t *testing.T) {
-	t.Parallel()
-	controller, sidecar := thirdPartyBinary(t, "snapshot-controller"), thirdPartyBinary(t, "csi-snapshotter")
-	c := newCluster(t)
-	c.up("--unsafe-no-fsync")
-	importShell(t, c)
-	crds := filepath.Join(goTool(t, "csi", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
-	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
-		c.mustRun("kubectl", "apply", "-f", filepath.Join(crds, "snapshot.storage.k8s.io_"+kind+".yaml"))
-	}
-	kubeconfig := "--kubeconfig=" + filepath.Join(c.dataDir, "admin.kubeconfig")
-	endController := beside(t, controller, kubeconfig)
-	endSidecar := beside(t, sidecar, kubeconfig, "--csi-address="+filepath.Join(c.runDir(), "csi.sock"))
-
+// snapshotRound takes a snapshot of a claim, creates a volume from it and one from the claim itself, and deletes all. class
+// is a field of the VolumeSnapshot's spec, or empty.
+func snapshotRound(t *testing.T, c *cluster, class string) {
+	t.Helper()
 	run := func(name, claim, script string) string {
 		t.Helper()
 		volumes := fmt.Sprintf(`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}], "restartPolicy": "Never"`, claim)
@@ -69,12 +60,15 @@ func TestSnapshots(t *testing.T) {
 		c.mustRun("kubectl", "delete", "pod", name, "--timeout=2m")
 		return log
 	}
+	// The snapshot and the claim that is created from it come first: both wait for what they are of.
+	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "snap"},
+		"spec": {` + class + `"source": {"persistentVolumeClaimName": "source"}}}`)
 	c.apply(claimOf("source", ""))
 	run("writer", "source", "echo old > /disk/file; sync")
-	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "berth"},
-		"driver": "csi.berth.dev", "deletionPolicy": "Delete"}`)
+	c.mustRun("kubectl", "wait", "volumesnapshot/snap", "--for=jsonpath={.status.readyToUse}=true", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "volumesnapshot", "snap", "--timeout=2m") // it was taken before the file was written, or after
 	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "snap"},
-		"spec": {"volumeSnapshotClassName": "berth", "source": {"persistentVolumeClaimName": "source"}}}`)
+		"spec": {` + class + `"source": {"persistentVolumeClaimName": "source"}}}`)
 	c.mustRun("kubectl", "wait", "volumesnapshot/snap", "--for=jsonpath={.status.readyToUse}=true", "--timeout=2m")
 	run("changer", "source", "echo new > /disk/file; sync")
 
@@ -83,8 +77,23 @@ func TestSnapshots(t *testing.T) {
 	c.apply(claimOf("clone", `"dataSource": {"kind": "PersistentVolumeClaim", "name": "source"},`))
 	require.Equal(t, "new\n", run("reader-of-clone", "clone", "cat /disk/file"))
 
-	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
+	// A content that is kept is bound to a new VolumeSnapshot, which then deletes it.
+	content := c.mustRun("kubectl", "get", "volumesnapshot", "snap", "-o", "jsonpath={.status.boundVolumeSnapshotContentName}")
+	c.mustRun("kubectl", "patch", "volumesnapshotcontent", content, "--type=merge", "-p", `{"spec": {"deletionPolicy": "Retain"}}`)
+	handle := c.mustRun("kubectl", "get", "volumesnapshotcontent", content, "-o", "jsonpath={.status.snapshotHandle}")
 	c.mustRun("kubectl", "delete", "volumesnapshot", "snap", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "volumesnapshotcontent", content, "--timeout=2m")
+	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": "kept"},
+		"spec": {"driver": "csi.berth.dev", "deletionPolicy": "Delete", "source": {"snapshotHandle": "` + handle + `"},
+		"volumeSnapshotRef": {"name": "again", "namespace": "default"}}}`)
+	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "again"},
+		"spec": {"source": {"volumeSnapshotContentName": "kept"}}}`)
+	c.mustRun("kubectl", "wait", "volumesnapshot/again", "--for=jsonpath={.status.readyToUse}=true", "--timeout=2m")
+	c.apply(claimOf("restored-again", `"dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "again"},`))
+	require.Equal(t, "old\n", run("reader-of-kept", "restored-again", "cat /disk/file"))
+
+	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "volumesnapshot", "again", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumesnapshotcontent", "--all", "--timeout=2m")
 	for _, kind := range []string{"volumes", "snapshots"} {
@@ -92,7 +101,62 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
+}
+
+// TestSnapshots takes snapshots and restores them with nothing but berth up: the definitions of VolumeSnapshots and the
+// default class are there, and are those of external-snapshotter.
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	published := filepath.Join(goTool(t, "csi", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
+	own, err := filepath.Glob("../../provision/snapshot/crd/" + crd.Version + "/*")
+	require.NoError(t, err)
+	require.Len(t, own, len(crd.Names()))
+	for _, file := range own {
+		want, err := os.ReadFile(filepath.Join(published, filepath.Base(file)))
+		require.NoError(t, err)
+		have, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(have), file)
+	}
+	c := newCluster(t)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	snapshotRound(t, c, "")
+	c.stop()
+	require.Empty(t, c.leftovers())
+}
+
+// TestSnapshotControllersOfOthers takes snapshots with each half of external-snapshotter and the other half of Berth.
+func TestSnapshotControllersOfOthers(t *testing.T) {
+	t.Parallel()
+	controller, sidecar := thirdPartyBinary(t, "snapshot-controller"), thirdPartyBinary(t, "csi-snapshotter")
+	c := newCluster(t)
+	c.up("--unsafe-no-fsync", "--without", "kube-proxy,dns,csi-provisioner,snapshots")
+	importShell(t, c)
+	kubeconfig := "--kubeconfig=" + filepath.Join(c.dataDir, "admin.kubeconfig")
+	socket := filepath.Join(c.runDir(), "csi.sock")
+	driver := []string{"controllers", kubeconfig, "--csi-driver", "csi.berth.dev=" + socket, "--csi-attacher=false"}
+
+	// Both are there before the definitions are, and continue when these are created.
+	endOwn := beside(t, c.berth, append(driver, "--csi-snapshotter=false", "--controllers", "snapshot")...)
+	crds := filepath.Join(goTool(t, "csi", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
+	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
+		c.mustRun("kubectl", "apply", "-f", filepath.Join(crds, "snapshot.storage.k8s.io_"+kind+".yaml"))
+	}
+	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
+		c.mustRun("kubectl", "wait", "--for=condition=Established", "crd/"+kind+".snapshot.storage.k8s.io", "--timeout=1m")
+	}
+	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "berth"},
+		"driver": "csi.berth.dev", "deletionPolicy": "Delete"}`)
+	endSidecar := beside(t, sidecar, kubeconfig, "--csi-address="+socket)
+	snapshotRound(t, c, `"volumeSnapshotClassName": "berth", `)
 	endSidecar()
+	endOwn()
+
+	endController := beside(t, controller, kubeconfig)
+	endOwn = beside(t, c.berth, driver...)
+	snapshotRound(t, c, `"volumeSnapshotClassName": "berth", `)
+	endOwn()
 	endController()
 	c.stop()
 	require.Empty(t, c.leftovers())

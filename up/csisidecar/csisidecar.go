@@ -25,6 +25,8 @@ import (
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/resize"
+	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/taker"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -34,6 +36,8 @@ type Deps struct {
 	Client kubernetes.Interface
 	// Dynamic reads VolumeSnapshots, whose kind only some clusters have. Config.Provision requires it.
 	Dynamic dynamic.Interface
+	// Snapshots reads and writes VolumeSnapshotContents. Config.Snapshot requires it.
+	Snapshots api.Client
 	// Timeline records what the controllers do; it may be nil.
 	Timeline *timeline.Recorder
 	// Logger receives the controllers' logs; nil discards them.
@@ -53,6 +57,8 @@ type Config struct {
 	Provision bool
 	// Capacity publishes CSIStorageCapacity objects, Resize expands volumes. Both require Provision.
 	Capacity, Resize bool
+	// Snapshot takes and deletes the driver's snapshots. It requires Provision.
+	Snapshot bool
 	// Attach processes the driver's VolumeAttachments.
 	Attach bool
 	// CapacityPeriod is how often the driver's capacity is read again; zero means the default of package capacity.
@@ -74,6 +80,8 @@ func (d *Deps) complete(config Config) error {
 		return errors.New("Deps.Client is required")
 	case config.Provision && d.Dynamic == nil:
 		return errors.New("Deps.Dynamic is required")
+	case config.Snapshot && d.Snapshots == nil:
+		return errors.New("Deps.Snapshots is required")
 	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
@@ -90,8 +98,8 @@ func (c Config) validate() error {
 		return errors.New("Config.Driver: Name and Socket are required")
 	case !c.Provision && !c.Attach:
 		return errors.New("Config.Provision or Config.Attach is required")
-	case !c.Provision && (c.Capacity || c.Resize || c.LeaderElection):
-		return errors.New("Config.Capacity, Config.Resize and Config.LeaderElection require Config.Provision")
+	case !c.Provision && (c.Capacity || c.Resize || c.Snapshot || c.LeaderElection):
+		return errors.New("Config.Capacity, Config.Resize, Config.Snapshot and Config.LeaderElection require Config.Provision")
 	}
 	return nil
 }
@@ -161,6 +169,9 @@ func (s *Sidecar) runnables() []func(context.Context) error {
 	}
 	if s.config.Resize {
 		runnables = append(runnables, s.resize)
+	}
+	if s.config.Snapshot {
+		runnables = append(runnables, s.takeSnapshots)
 	}
 	return runnables
 }
@@ -244,6 +255,17 @@ func (s *Sidecar) resize(ctx context.Context) error {
 		return err
 	}
 	return s.start(ctx, resizer)
+}
+
+func (s *Sidecar) takeSnapshots(ctx context.Context) error {
+	snapshots, err := taker.New(taker.Deps{
+		Client: s.deps.Client, Snapshots: s.deps.Snapshots, Dynamic: s.deps.Dynamic, Driver: s.provisioner, Timeline: s.deps.Timeline,
+		Logger: s.deps.Logger, Clock: s.deps.Clock, Registerer: s.deps.Registerer,
+	}, taker.Config{DriverName: s.config.Driver.Name, ExtraCreateMetadata: s.config.Driver.ExtraCreateMetadata})
+	if err != nil {
+		return err
+	}
+	return s.start(ctx, snapshots)
 }
 
 func (s *Sidecar) attach(ctx context.Context) error {

@@ -1,3 +1,3 @@
-// Package csisidecar runs the controllers of one CSI driver in one process: provisioner, capacity publisher, resizer and
-// attacher. Elsewhere each of them is a sidecar container of the driver's Pod.
+// Package csisidecar runs the controllers of one CSI driver in one process: provisioner, capacity publisher, resizer,
+// snapshotter and attacher. Elsewhere each of them is a sidecar container of the driver's Pod.
 package csisidecar

@@ -1,0 +1,124 @@
+package up
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-dev/berth/csidriver"
+	"github.com/berth-dev/berth/provision/snapshot"
+	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/binder"
+	"github.com/berth-dev/berth/provision/snapshot/crd"
+)
+
+// snapshotsName is the name of the component that binds VolumeSnapshots.
+const snapshotsName = "snapshots"
+
+// annDefinition, on a CustomResourceDefinition that `berth up` created, has the release that it is from.
+const annDefinition = "berth.dev/definition"
+
+// snapshotClient returns a client for VolumeSnapshots with one component's identity.
+func (c *Cluster) snapshotClient(part string) (api.Client, error) {
+	config, err := clientConfig(c.Kubeconfig(part))
+	if err != nil {
+		return nil, err
+	}
+	return api.NewClient(config)
+}
+
+// newSnapshotBinder returns the controller of VolumeSnapshots. It first creates their definitions and the class of the
+// cluster's own driver, which the start of the cluster does not wait for.
+func (c *Cluster) newSnapshotBinder() (runFunc, error) {
+	client, err := c.client("provision")
+	if err != nil {
+		return nil, err
+	}
+	objects, err := c.dynamicClient("provision")
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := c.snapshotClient("provision")
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientConfig(c.AdminKubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	admin, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create an API client: %w", err)
+	}
+	controller, err := binder.New(binder.Deps{
+		Client: client, Snapshots: snapshots, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Registerer: c.controllerMetrics.New(snapshotsName),
+	}, binder.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if err := c.applySnapshotDefinitions(ctx, admin); err != nil {
+			return err
+		}
+		if err := snapshot.WaitServed(ctx, snapshots, objects, c.logger); err != nil {
+			return err
+		}
+		class := csidriver.VolumeSnapshotClass()
+		classes := admin.Resource(api.GroupVersion.WithResource(api.ResourceClasses))
+		if _, err := classes.Apply(ctx, class.GetName(), class, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+			return fmt.Errorf("apply VolumeSnapshotClass %q: %w", class.GetName(), err)
+		}
+		return controller.Start(ctx)
+	}, nil
+}
+
+// applySnapshotDefinitions creates the definitions of VolumeSnapshots, and updates those that an earlier release of Berth
+// created. Those that a user created are left as they are.
+func (c *Cluster) applySnapshotDefinitions(ctx context.Context, admin dynamic.Interface) error {
+	definitions := admin.Resource(schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+	})
+	outdated := map[string]bool{}
+	for _, name := range crd.Names() {
+		found, err := definitions.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			outdated[name] = true
+		case err != nil:
+			return fmt.Errorf("get CustomResourceDefinition %q: %w", name, err)
+		default:
+			version, ours := found.GetAnnotations()[annDefinition]
+			outdated[name] = ours && version != crd.Version
+		}
+	}
+	for name, apply := range outdated {
+		if !apply {
+			delete(outdated, name)
+		}
+	}
+	if len(outdated) == 0 {
+		return nil
+	}
+	all, err := crd.Definitions()
+	if err != nil {
+		return err
+	}
+	for _, definition := range all {
+		if !outdated[definition.GetName()] {
+			continue
+		}
+		annotations := definition.GetAnnotations()
+		annotations[annDefinition] = crd.Version
+		definition.SetAnnotations(annotations)
+		_, err := definitions.Apply(ctx, definition.GetName(), definition, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		if err != nil {
+			return fmt.Errorf("apply CustomResourceDefinition %q: %w", definition.GetName(), err)
+		}
+	}
+	return nil
+}

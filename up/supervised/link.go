@@ -110,6 +110,7 @@ func (l *Link) on(event supervisor.Event) {
 	case watched:
 		events.OnExit(err)
 	case event.Line == nil && exited != nil:
+		_ = l.request(supervisor.Request{Kind: supervisor.KindSeen, Name: event.Program})
 		exited <- err
 	}
 }

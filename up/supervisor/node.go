@@ -68,7 +68,11 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 	s.mu.Lock()
 	s.link = nil
 	s.mu.Unlock()
-	return errors.Join(err, theirs.Close(), link.close())
+	err = errors.Join(err, theirs.Close(), link.close()) // all its requests are handled now
+	s.mu.Lock()
+	s.reportUnseen()
+	s.mu.Unlock()
+	return err
 }
 
 // socketPair returns both ends of a socket, which programs do not inherit by accident.
@@ -95,6 +99,10 @@ func (s *Supervisor) handle(request Request) {
 		if program != nil {
 			program.cancel()
 		}
+	case KindSeen:
+		s.mu.Lock()
+		delete(s.unseen, request.Name)
+		s.mu.Unlock()
 	case KindStarting:
 		display.Starting(request.Name)
 	case KindReady:

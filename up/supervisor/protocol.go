@@ -46,6 +46,8 @@ const (
 	// KindStart starts Program, KindStop stops the program Name: both are followed by the event of its exit.
 	KindStart Kind = "start"
 	KindStop  Kind = "stop"
+	// KindSeen says that the event of the exit of the program Name has been received: the node's process reports it then.
+	KindSeen Kind = "seen"
 	// KindStarting, KindReady and KindFailed show the state of the component Name, KindPrint shows Text.
 	KindStarting Kind = "starting"
 	KindReady    Kind = "ready"

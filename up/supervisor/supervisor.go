@@ -74,6 +74,8 @@ type Supervisor struct {
 	started  bool  // the node can run Pods
 	stopping bool  // the node's process is to stop the node
 	keep     bool  // the Pods run on
+	// unseen are the exits, by the program's name, that the node's process has not received yet.
+	unseen map[string]string
 }
 
 // supervised is a program that runs, or waits to be started again.
@@ -90,7 +92,7 @@ func New(deps Deps, plan Plan) (*Supervisor, error) {
 	if deps.Display == nil || deps.Logger == nil || deps.Clock == nil {
 		return nil, errors.New("supervisor: Deps.Display, Logger and Clock are required")
 	}
-	s := &Supervisor{plan: plan, deps: deps, files: make(map[int]*os.File), done: make(chan error, 1)}
+	s := &Supervisor{plan: plan, deps: deps, files: make(map[int]*os.File), done: make(chan error, 1), unseen: make(map[string]string)}
 	for _, fd := range plan.Files {
 		s.files[fd] = os.NewFile(uintptr(fd), fmt.Sprintf("inherited descriptor %d", fd))
 	}
@@ -199,9 +201,23 @@ func (s *Supervisor) runOnce(ctx context.Context, program *supervised, keep bool
 	program.alive = false
 	if !keep {
 		s.remove(program)
+		if event.Error != "" {
+			s.unseen[program.Name] = event.Error
+		}
 	}
 	s.send(event)
+	if s.link == nil {
+		s.reportUnseen()
+	}
 	return err
+}
+
+// reportUnseen reports the exits that no node's process has reported. The caller holds mu.
+func (s *Supervisor) reportUnseen() {
+	for name, text := range s.unseen {
+		s.report(fmt.Sprintf("%s exited: %s", name, text))
+	}
+	clear(s.unseen)
 }
 
 // maxLines is how many of a program's lines are kept for a node's process that is started later.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -42,6 +41,7 @@ type explainFlags struct {
 	from, runtime                               string
 	all, allNamespaces, watch, exitCode, plugin bool
 	timeout                                     time.Duration
+	pictures                                    pictures
 	// layout is that of the cluster of --data-dir; connect sets it.
 	layout up.Layout
 }
@@ -59,7 +59,7 @@ func newExplain() *cobra.Command {
 			"Exit codes: 0 explained, 1 not possible (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
 			"3 failed, 4 waiting, 5 terminating; with --all, the code of the worst object.",
 		Example: "  berth explain pod/demo\n  berth why pvc/data -n shop -o json\n  berth explain --all\n" +
-			"  berth explain pod/demo -w\n  berth explain svc/web\n  berth explain dns web.shop --from pod/demo\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
+			"  berth explain pod/demo -w\n  berth explain pod/demo --html why.html\n  berth explain svc/web\n  berth explain dns web.shop --from pod/demo\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
 		ValidArgsFunction: flags.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := flags.parse(args)
@@ -83,6 +83,7 @@ func newExplain() *cobra.Command {
 	f.StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
 	f.BoolVar(&flags.exitCode, "exit-code", false, "exit with 0 if ready or succeeded, 3 failed, 4 waiting, 5 terminating")
 	f.DurationVar(&flags.timeout, "request-timeout", 10*time.Second, "timeout of one request to the API server")
+	flags.pictures.addFlags(cmd)
 	f.BoolVar(&flags.plugin, "plugin", false, "use KUBECONFIG and ~/.kube/config as kubectl does")
 	_ = f.MarkHidden("plugin") // fails only for a flag that does not exist
 	return cmd
@@ -109,7 +110,10 @@ func (f *explainFlags) parse(args []string) (target, error) {
 		if f.watch {
 			return target{}, errors.New("--all and --watch exclude each other: watch one object")
 		}
-		return target{}, nil
+		return target{}, f.pictures.check(f, true)
+	}
+	if err := f.pictures.check(f, false); err != nil {
+		return target{}, err
 	}
 	if f.selector != "" || f.allNamespaces {
 		return target{}, errors.New("--selector and --all-namespaces go with --all, not with one object")
@@ -274,7 +278,9 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 	for _, explanation := range explanations {
 		explanation.Next = f.forThisCluster(explanation.Next)
 	}
-	if f.output != "" {
+	if f.pictures.wanted() {
+		err = f.pictures.write(cmd, true, explanations, unseen)
+	} else if f.output != "" {
 		list := newList(explain.APIVersion, explain.Kind, explanations)
 		list.Unseen = unseen
 		err = printAs(cmd, f.output, list)
@@ -299,32 +305,13 @@ func (f *explainFlags) printList(cmd *cobra.Command, explanations []*explain.Exp
 }
 
 func (f *explainFlags) print(cmd *cobra.Command, explanation *explain.Explanation) error {
+	if f.pictures.wanted() {
+		return f.pictures.write(cmd, false, []*explain.Explanation{explanation}, nil)
+	}
 	if f.output != "" {
 		return printAs(cmd, f.output, explanation)
 	}
 	return style().Print(cmd.OutOrStdout(), explanation)
-}
-
-// style returns the style for standard output: bars and colours on a terminal only, no colours with NO_COLOR.
-func style() explain.Style {
-	width := terminalWidth()
-	return explain.Style{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
-}
-
-// terminalWidth returns the width of standard output, 0 if it is not a terminal.
-func terminalWidth() int {
-	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-		return width
-	}
-	return 0
-}
-
-// terminalWidthFunc returns a function that reads the current width of standard output, nil if it is not a terminal.
-func terminalWidthFunc() func() int {
-	if !term.IsTerminal(int(os.Stdout.Fd())) {
-		return nil
-	}
-	return terminalWidth
 }
 
 // completionTimeout bounds shell completion: no names are better than a shell that hangs.

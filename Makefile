@@ -67,6 +67,16 @@ test: build thirdparty ## run every test: vet, unit tests with the race detector
 unit: ## run the unit tests alone
 	@$(GO) test ./...
 
+.PHONY: page-script
+page-script: ## bundle the script of the page: page/script into page/static/app.js
+	@cd test/page && $(GO) test -count=1 -run '^TestTheBundleIsMadeOfItsSource$$' . -update
+
+.PHONY: page
+page: build ## show the page in a browser, on a real cluster: screenshots in bin/page (root; needs chromium and npm)
+	@./hack/install.sh chromium fonts-dejavu-core npm
+	@mkdir -p $(BIN)/npm && cp test/page/package.json test/page/package-lock.json test/page/.npmrc $(BIN)/npm/ && cd $(BIN)/npm && npm ci --ignore-scripts --no-audit --no-fund --silent
+	@cd test/page && $(GO) test -tags browser -count=1 -timeout 30m -v . -bin $(BIN) -out $(BIN)/page $(ARGS)
+
 .PHONY: integration
 integration: build thirdparty ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)

@@ -22,14 +22,18 @@ import (
 // maxConcurrentExplanations bounds how many objects are explained at the same time.
 const maxConcurrentExplanations = 8
 
-type candidate struct{ kind, namespace, name string }
+// Candidate is an object that may not be ready.
+type Candidate struct {
+	Kind, Namespace, Name string
+	UID                   types.UID
+}
 
 // Stuck explains every object of the namespace (all, if empty) that is not ready, the worst first: failed before waiting
 // before terminating, and then the oldest first. The selector is a label selector in kubectl's syntax; with a namespace
 // or a selector, cluster-scoped objects are omitted. The second result names the kinds that could not be listed; if none
 // could be, there is an error.
 func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Explanation, []string, error) {
-	found, unseen, err := candidates(ctx, src, namespace, selector)
+	found, unseen, err := Candidates(ctx, src, namespace, selector)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -38,7 +42,7 @@ func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Expl
 	group.SetLimit(maxConcurrentExplanations)
 	for i, c := range found {
 		group.Go(contain.Func("explain.Stuck", "", func() error {
-			explanation, err := Explain(ctx, src, c.kind, c.namespace, c.name)
+			explanation, err := Explain(ctx, src, c.Kind, c.Namespace, c.Name)
 			if apierrors.IsNotFound(err) {
 				return nil // it has gone meanwhile
 			}
@@ -64,8 +68,9 @@ func compare(a, b *Explanation) int {
 		cmp.Compare(a.Object.Namespace, b.Object.Namespace), cmp.Compare(a.Object.Name, b.Object.Name))
 }
 
-// candidates lists what does not look well at first sight.
-func candidates(ctx context.Context, src Source, namespace, selector string) (found []candidate, unseen []string, err error) {
+// Candidates lists the objects that Stuck explains: those that may not be ready, judged by what a list shows, and all nodes.
+// The second result names the kinds that could not be listed; if none could be, there is an error.
+func Candidates(ctx context.Context, src Source, namespace, selector string) (found []Candidate, unseen []string, err error) {
 	options := metav1.ListOptions{LabelSelector: selector}
 	var errs []error
 	take := func(what string, err error, add func()) {
@@ -81,7 +86,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	take("pods", err, func() {
 		for i := range pods.Items {
 			if pod := &pods.Items[i]; !podutil.IsReady(&pod.Status) && pod.Status.Phase != corev1.PodSucceeded || pod.DeletionTimestamp != nil {
-				found = append(found, candidate{KindPod, pod.Namespace, pod.Name})
+				found = append(found, Candidate{KindPod, pod.Namespace, pod.Name, pod.UID})
 			}
 		}
 	})
@@ -89,7 +94,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	take("persistentvolumeclaims", err, func() {
 		for i := range claims.Items {
 			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || wantsExpansion(claim) {
-				found = append(found, candidate{KindClaim, claim.Namespace, claim.Name})
+				found = append(found, Candidate{KindClaim, claim.Namespace, claim.Name, claim.UID})
 			}
 		}
 	})
@@ -97,7 +102,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	take("replicasets", err, func() {
 		for i := range sets.Items {
 			if set := &sets.Items[i]; metav1.GetControllerOf(set) == nil && isOutOfSync(set) {
-				found = append(found, candidate{KindReplicaSet, set.Namespace, set.Name})
+				found = append(found, Candidate{KindReplicaSet, set.Namespace, set.Name, set.UID})
 			}
 		}
 	})
@@ -105,7 +110,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	take("deployments", err, func() {
 		for i := range deployments.Items {
 			if d := &deployments.Items[i]; deploymentState(d, src.now()).state != Ready {
-				found = append(found, candidate{KindDeployment, d.Namespace, d.Name})
+				found = append(found, Candidate{KindDeployment, d.Namespace, d.Name, d.UID})
 			}
 		}
 	})
@@ -116,7 +121,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 		nodes, err := src.Client.CoreV1().Nodes().List(ctx, options)
 		take("nodes", err, func() {
 			for i := range nodes.Items {
-				found = append(found, candidate{KindNode, "", nodes.Items[i].Name})
+				found = append(found, Candidate{KindNode, "", nodes.Items[i].Name, nodes.Items[i].UID})
 			}
 		})
 		volumes, err := src.Client.CoreV1().PersistentVolumes().List(ctx, options)
@@ -124,7 +129,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 			for i := range volumes.Items {
 				pv := &volumes.Items[i]
 				if pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
-					found = append(found, candidate{KindVolume, "", pv.Name})
+					found = append(found, Candidate{KindVolume, "", pv.Name, pv.UID})
 				}
 			}
 		})
@@ -136,7 +141,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 }
 
 // stuckServices lists the Services that lead nowhere or wait for an address.
-func stuckServices(ctx context.Context, src Source, namespace string, options metav1.ListOptions) ([]candidate, error) {
+func stuckServices(ctx context.Context, src Source, namespace string, options metav1.ListOptions) ([]Candidate, error) {
 	services, err := src.Client.CoreV1().Services(namespace).List(ctx, options)
 	if err != nil {
 		return nil, err
@@ -150,12 +155,12 @@ func stuckServices(ctx context.Context, src Source, namespace string, options me
 		key := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 		of[key] = append(of[key], slice)
 	}
-	var found []candidate
+	var found []Candidate
 	for i := range services.Items {
 		service := &services.Items[i]
 		f := &serviceFacts{service: service, slices: of[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}]}
 		if f.mayBeStuck() {
-			found = append(found, candidate{KindService, service.Namespace, service.Name})
+			found = append(found, Candidate{KindService, service.Namespace, service.Name, service.UID})
 		}
 	}
 	return found, nil

@@ -32,8 +32,9 @@ else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1
 fi
-step "unit tests of the virtual machine, the benchmarks and the conformance runner"
+step "unit tests of the page's script, the virtual machine, the benchmarks and the conformance runner"
 (cd vm && go test ./...)
+(cd test/page && go test ./...)
 (cd bench && go test ./harness ./report)
 (cd conformance && go test -trimpath -vet=off ./internal/... ./cmd/conformance) # the flags of the build, for its cache
 

@@ -68,8 +68,8 @@ type objectView struct {
 	ID, Kind, Label   string
 	Since, NextChange *moment
 	Picture           picture
-	// Trace is the ID of the trace of the Pod's start; empty unless traces are sent.
-	Trace string
+	// Link is the path of the object's own page.
+	Link string
 }
 
 // newObjectView returns the view with its picture. The id begins with a letter.
@@ -82,7 +82,7 @@ func newObjectView(e *explain.Explanation, id string, now time.Time) (objectView
 
 // newRowView returns the view without its picture.
 func newRowView(e *explain.Explanation, id string, now time.Time) objectView {
-	v := objectView{Explanation: e, ID: id, Kind: e.Object.Kind, Label: label(e.Object), Since: newMoment(e.Since, now)}
+	v := objectView{Explanation: e, ID: id, Kind: e.Object.Kind, Label: label(e.Object), Link: link(e.Object.Kind, e.Object.Namespace, e.Object.Name), Since: newMoment(e.Since, now)}
 	if e.Stuck() {
 		v.NextChange = newMoment(e.NextChangeAt, now)
 	}

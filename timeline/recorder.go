@@ -85,6 +85,24 @@ func (r *Recorder) Record(uid types.UID) (Record, bool) {
 	return record, true
 }
 
+// Latest returns the records of the objects of a kind that changed last, at most limit, the newest first.
+func (r *Recorder) Latest(kind string, limit int) []Record {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var records []Record
+	for element := r.recent.Back(); element != nil && len(records) < limit; element = element.Prev() {
+		record := *element.Value.(*Record)
+		if record.Ref.Kind == kind {
+			record.Stages = slices.Clone(record.Stages)
+			records = append(records, record)
+		}
+	}
+	return records
+}
+
 // Watch returns a channel that receives a value after something was recorded, and a function that ends the subscription.
 // Changes coalesce: a slow reader receives one value for many changes, and never delays a writer.
 func (r *Recorder) Watch() (<-chan struct{}, func()) {

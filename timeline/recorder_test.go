@@ -197,3 +197,21 @@ func TestWorkFarBelowFindsItsStage(t *testing.T) {
 	require.InDelta(t, 1500, record.Stages[0].WaitMs, 1e-9)
 	require.Equal(t, timeline.StageDriver, record.Stages[1].Name)
 }
+
+func TestLatestListsAKindNewestFirst(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 3)
+	rec.Mark(timeline.Ref{Kind: "PersistentVolumeClaim", Name: "c", UID: "c"}, "provision", timeline.StageBound, "", nil)
+	for _, uid := range []string{"a", "b", "d"} {
+		rec.Mark(ref(uid), "kubelet", timeline.StageSeen, "", nil)
+	}
+	uids := func(records []timeline.Record) (all []string) {
+		for _, record := range records {
+			all = append(all, string(record.Ref.UID))
+		}
+		return all
+	}
+	require.Equal(t, []string{"d", "b", "a"}, uids(rec.Latest("Pod", 10)))
+	require.Equal(t, []string{"d"}, uids(rec.Latest("Pod", 1)))
+	require.Empty(t, uids(rec.Latest("PersistentVolumeClaim", 1)), "it was the oldest")
+	require.Empty(t, (*timeline.Recorder)(nil).Latest("Pod", 1))
+}

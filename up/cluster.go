@@ -357,8 +357,8 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	if c.config.Inside != nil {
 		nodePorts = fmt.Sprintf("  node ports  on %s\n", c.config.Inside.Address)
 	}
-	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"))
+	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  see it      %s\n  stop        Ctrl-C\n",
+		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), c.Hint("page"))
 	if !c.config.Demo {
 		return nil
 	}

@@ -35,6 +35,7 @@ const (
 // pluginName is the name under which kubectl finds berth as `kubectl why`: a link of this name on the PATH.
 const pluginName = "kubectl-why"
 
+// explainFlags are the flags of `berth explain`. It has many fields because each flag is one.
 type explainFlags struct {
 	kubeconfig, context, namespace, selector, output, socket string
 	// from is the Pod of whose view a name is explained, runtime the container runtime of a node that is not berth up's.

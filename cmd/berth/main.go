@@ -95,7 +95,8 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newKubeconfig(), newExplain(), newDoctor(), newKubectl(), newImages())
+	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newKubeconfig(), newExplain(), markService(newPage()),
+		newDoctor(), newKubectl(), newImages())
 	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
 		newRun(), newVersion(), newNodeProcess())
 	root.InitDefaultCompletionCmd()

@@ -56,29 +56,10 @@ func Of(e *explain.Explanation) Chart {
 	return chart.bounded()
 }
 
-// OfRecord returns the chart of a record up to now.
-func OfRecord(title string, record timeline.Record, now time.Time) Chart {
-	chart := Chart{Title: title}
-	stages := slices.Clone(record.Stages)
-	slices.SortStableFunc(stages, func(a, b timeline.Stage) int { return a.Start.Compare(b.Start) })
-	for _, stage := range stages {
-		end := stage.End
-		if !stage.Done() {
-			end = now
-		}
-		chart.Rows = append(chart.Rows, rowOf(explain.Stage{
-			Stage: stage, OffsetMs: millis(stage.Start.Sub(stages[0].Start)), DurationMs: millis(end.Sub(stage.Start)),
-		}, record.Ref))
-	}
-	return chart.bounded()
-}
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
 // rowOf returns the row of a stage. A stage of another object than the chart's says of which.
 func rowOf(stage explain.Stage, of timeline.Ref) Row {
 	row := Row{
-		Label: stage.Name, Detail: stage.Subject, Holder: holderOf(stage.Name, stage.Owner), At: stage.OffsetMs, Took: stage.DurationMs,
+		Label: stage.Name, Detail: stage.Subject, Holder: Holder(stage.Name, stage.Owner), At: stage.OffsetMs, Took: stage.DurationMs,
 		WaitMs: min(stage.WaitMs, stage.DurationMs), Open: !stage.Done(), Failed: stage.Error != "", Note: stage.Error,
 	}
 	if kind, name, ok := strings.Cut(stage.Object, "/"); ok && (kind != of.Kind || name != of.Name) {

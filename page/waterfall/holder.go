@@ -18,8 +18,8 @@ const (
 	holderController = "controller"
 )
 
-// holderOf returns who works during the stage.
-func holderOf(stage, owner string) string {
+// Holder returns who works during the stage of an owner: its colour follows from that.
+func Holder(stage, owner string) string {
 	switch stage {
 	case timeline.StageAccepted, timeline.StageObserved, timeline.StageStatus, timeline.StageRemoved:
 		return holderAPI
@@ -50,8 +50,8 @@ var classes = map[string]string{
 	holderController: "controller", "kube-controller-manager": "controller", "replicaset": "controller",
 }
 
-// classOf returns the style class of a holder's colour.
-func classOf(holder string) string {
+// Class returns the style class of a holder's colour.
+func Class(holder string) string {
 	first, _, _ := strings.Cut(holder, ",")
 	if class, ok := classes[first]; ok {
 		return class

@@ -87,7 +87,7 @@ type tick struct {
 	Label, Anchor string
 }
 
-// bar is a row with its place.
+// bar is a row with its place. It has many fields because the template needs the place of each part.
 type bar struct {
 	Class, Label, Detail, Length, Tip                             string
 	LabelX, TextY, X, BarY, BarWidth, WaitWidth, WorkX, WorkWidth float64
@@ -193,7 +193,7 @@ func axisLabel(ms, total float64) string {
 
 // addBar adds a row below the last one.
 func (s *scene) addBar(row Row) {
-	b := bar{Class: classOf(row.Holder), Length: row.Length(), Tip: clean(row.tip()), X: s.x(row.At)}
+	b := bar{Class: Class(row.Holder), Length: row.Length(), Tip: clean(row.tip()), X: s.x(row.At)}
 	if row.Failed {
 		b.Class = "failed"
 	}
@@ -267,7 +267,7 @@ func (s *scene) addPath(c Chart) {
 	at, scale := 0.0, s.Width/total
 	for _, segment := range c.Segments {
 		width := segment.Ms * scale
-		part := pathPart{Class: classOf(segmentHolder(segment.Name, segment.Owner)), X: round(at), Y: round(s.y),
+		part := pathPart{Class: Class(segmentHolder(segment.Name, segment.Owner)), X: round(at), Y: round(s.y),
 			Width: round(math.Max(width-1, 0.5)), Tip: clean(fmt.Sprintf("%s (%s): %s", segment.Name, segment.Owner, Duration(segment.Ms)))}
 		if chars := int(width/charWidth) - 1; chars >= 8 {
 			part.Label = &note{X: round(at), Y: round(s.y + 29), Text: clip(clean(segment.Name), chars)}
@@ -281,7 +281,7 @@ func (s *scene) addPath(c Chart) {
 // segmentHolder returns the holder of a segment, whose name is a stage with its subject, or a hand-over.
 func segmentHolder(name, owner string) string {
 	stage, _, _ := strings.Cut(name, " ")
-	return holderOf(stage, owner)
+	return Holder(stage, owner)
 }
 
 // addLegend adds the colours and who they stand for.
@@ -293,7 +293,7 @@ func (s *scene) addLegend(c Chart) {
 		if x > 0 && x+width > s.Width {
 			x, s.y = 0, s.y+18
 		}
-		s.Legend = append(s.Legend, legend{Class: classOf(holder), Label: clean(holder), X: round(x), Y: round(s.y), TextX: round(x + 15), TextY: round(s.y + 9)})
+		s.Legend = append(s.Legend, legend{Class: Class(holder), Label: clean(holder), X: round(x), Y: round(s.y), TextX: round(x + 15), TextY: round(s.y + 9)})
 		x += width
 	}
 	s.y += 18

@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,24 @@ func record() timeline.Record {
 	}
 }
 
+// chartOf returns the chart of an explanation of the record's object at that time.
+func chartOf(name string, record timeline.Record, now time.Time) waterfall.Chart {
+	e := &explain.Explanation{Object: record.Ref}
+	e.Object.Namespace, e.Object.Name = "", name
+	stages := slices.Clone(record.Stages)
+	slices.SortStableFunc(stages, func(a, b timeline.Stage) int { return a.Start.Compare(b.Start) })
+	for _, stage := range stages {
+		end := stage.End
+		if !stage.Done() {
+			end = now
+		}
+		e.Stages = append(e.Stages, explain.Stage{Stage: stage, OffsetMs: millis(stage.Start.Sub(start)), DurationMs: millis(end.Sub(stage.Start))})
+	}
+	return waterfall.Of(e)
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
 func draw(t *testing.T, chart waterfall.Chart, size waterfall.Size) string {
 	t.Helper()
 	var b strings.Builder
@@ -47,7 +66,7 @@ func draw(t *testing.T, chart waterfall.Chart, size waterfall.Size) string {
 }
 
 func TestAChartShowsOrderWaitsAndFailures(t *testing.T) {
-	chart := waterfall.OfRecord("Pod shop/web", record(), at(1000))
+	chart := chartOf("Pod shop/web", record(), at(1000))
 	var names []string
 	for _, row := range chart.Rows {
 		names = append(names, row.Name()+" "+row.State())
@@ -70,7 +89,7 @@ func TestNamesOfOthersStayText(t *testing.T) {
 	hostile := "</title><script>alert(1)</script>\x1b[31m\x00\xff\"'&"
 	r := record()
 	r.Stages[3].Error, r.Stages[3].Subject, r.Stages[2].Owner = hostile, hostile, hostile
-	chart := waterfall.OfRecord(hostile, r, at(1000))
+	chart := chartOf(hostile, r, at(1000))
 	chart.Segments = []explain.Segment{{Name: hostile, Owner: hostile, Ms: 5}}
 	for _, size := range []waterfall.Size{waterfall.Wide("a"), waterfall.Narrow("a"), {ID: "b", Width: 960, Standalone: true}} {
 		require.NotContains(t, draw(t, chart, size), "<script>")
@@ -82,7 +101,7 @@ func TestAChartIsBounded(t *testing.T) {
 	for i := range 200 {
 		r.Stages = append(r.Stages, timeline.Stage{Name: timeline.StageStart, Subject: "c", Attempt: i + 1, Start: at(i), End: at(i + 1)})
 	}
-	chart := waterfall.OfRecord("x", r, at(1000))
+	chart := chartOf("x", r, at(1000))
 	require.Equal(t, 140, chart.Omitted)
 	require.Equal(t, "StartContainer c (attempt 200)", chart.Rows[len(chart.Rows)-1].Name(), "the newest stay")
 	require.Contains(t, draw(t, chart, waterfall.Wide("a")), "… 140 more stages")

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +26,7 @@ import (
 // Handler serves
 //   - GET /metrics with what the gatherer gathers, if it is not nil, for Prometheus;
 //   - GET /v1/records/{uid} with the record as JSON, or 404;
+//   - GET /v1/records?kind=K&limit=N with the N records of that kind that changed last as JSON, the newest first;
 //   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
 //     object. With "Accept: text/event-stream" the lines come as server-sent events. A reader that is too slow loses
 //     changes, and gets their number in a line {"lost":n}.
@@ -41,6 +43,15 @@ func Handler(recorder *timeline.Recorder, gatherer prometheus.Gatherer) http.Han
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(record) // the reader has disconnected
+	})
+	mux.HandleFunc("GET /v1/records", func(w http.ResponseWriter, r *http.Request) {
+		limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+		if err != nil || limit < 0 {
+			http.Error(w, "limit must be a number", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(recorder.Latest(r.URL.Query().Get("kind"), limit)) // the reader has disconnected
 	})
 	mux.HandleFunc("GET /v1/stages", func(w http.ResponseWriter, r *http.Request) { stream(recorder, w, r) })
 	return mux
@@ -164,6 +175,28 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 		return record, false, fmt.Errorf("read the record of %q: %w", uid, err)
 	}
 	return record, true, nil
+}
+
+// Latest returns the records of a kind that changed last, at most limit, the newest first.
+func (c *Client) Latest(ctx context.Context, kind string, limit int) ([]timeline.Record, error) {
+	query := url.Values{"kind": {kind}, "limit": {strconv.Itoa(limit)}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/records?"+query.Encode(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("query the records: %w", err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("query the running berth: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("query the running berth for the last records: %s (it may be of an older version)", response.Status)
+	}
+	var records []timeline.Record
+	if err := json.NewDecoder(response.Body).Decode(&records); err != nil {
+		return nil, fmt.Errorf("read the last records: %w", err)
+	}
+	return records, nil
 }
 
 // Stages calls each for every change from now on, of the object with the UID or, if it is empty, of all. It calls ready, if

@@ -43,6 +43,13 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found)
 
+	latest, err := client.Latest(t.Context(), "Pod", 5)
+	require.NoError(t, err)
+	require.Len(t, latest, 1)
+	require.Equal(t, "web", latest[0].Ref.Name)
+	_, err = client.Latest(t.Context(), "Pod", -1)
+	require.ErrorContains(t, err, "400 Bad Request")
+
 	require.Contains(t, scrape(t, socket), "berth_stages_lost_total 0")
 	stop()
 	require.NoError(t, <-served)

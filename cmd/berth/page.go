@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/page"
+	"github.com/berth-dev/berth/timeline/remote"
+)
+
+// pageFlags are the flags of `berth page`.
+type pageFlags struct {
+	explainFlags
+	listen string
+}
+
+func newPage() *cobra.Command {
+	var flags pageFlags
+	cmd := &cobra.Command{
+		Use: "page", Args: noArgs,
+		Short: "Show in the browser what is not running and why, and where the time goes",
+		Long: "Serves a page on loopback until Ctrl-C and prints a link to it. The link works once, in one browser, within 15 minutes.\n\n" +
+			"The page only reads, with the rights of the kubeconfig's user, and loads nothing from elsewhere. It shows changes as they\n" +
+			"happen; while no page is open, nothing is read.\n\n" +
+			"Exit codes: 0 stopped by a signal, 1 not possible (no cluster, address in use), 2 wrong usage.",
+		Example: "  berth page\n  berth page --kubeconfig ~/.kube/config\n  berth page --listen 127.0.0.1:8099   # and ssh -L 8099:127.0.0.1:8099 from afar",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
+	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
+	f.StringVar(&flags.socket, "socket", "", "`path` of the --socket of a 'berth node' or 'berth controllers' to read stages from (default: that of --data-dir)")
+	f.StringVar(&flags.runtime, "runtime-endpoint", "", "`path` of the container runtime's socket, on a node of another cluster: to see sockets and names there")
+	f.StringVar(&flags.listen, "listen", "127.0.0.1:0", "loopback `address:port` of the page; port 0 chooses a free one")
+	return cmd
+}
+
+// run serves the page until the command is stopped.
+func (f *pageFlags) run(cmd *cobra.Command) error {
+	address, err := netip.ParseAddrPort(f.listen)
+	if err != nil || !address.Addr().IsLoopback() {
+		return usageError{fmt.Errorf("--listen %q: name a loopback address and a port, as 127.0.0.1:0: other machines reach the page by `ssh -L`", f.listen)}
+	}
+	f.allNamespaces = true
+	config, src, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	client, err := readOnlyClient(config)
+	if err != nil {
+		return err
+	}
+	probe, cancel := context.WithTimeout(cmd.Context(), pageProbeTimeout)
+	_, err = client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(probe)
+	cancel()
+	if err != nil {
+		return explainDialError(config.Host, fmt.Errorf("read the version of the cluster: %w", err))
+	}
+	var listening net.ListenConfig
+	listener, err := listening.Listen(cmd.Context(), "tcp", address.String())
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer listener.Close()
+	deps := page.Deps{Client: client, Network: src.Network, Logger: slog.Default(), Clock: clock.RealClock{}}
+	if records, ok := src.Records.(*remote.Client); ok {
+		deps.Records = records
+	}
+	server, err := page.New(deps, page.Config{Address: listener.Addr(), Command: f.forThisCluster, Cluster: config.Host})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s\n", server.URL())
+	fmt.Fprintln(cmd.ErrOrStderr(), "The link works once, within 15 minutes. Ctrl-C ends the page.")
+	return server.Serve(cmd.Context(), listener)
+}
+
+// pageProbeTimeout bounds the first request, which shows that the cluster can be reached.
+const pageProbeTimeout = 10 * time.Second
+
+// readOnlyClient returns a client that cannot change anything, whatever its user may do. A watch has no limit of time.
+func readOnlyClient(config *rest.Config) (kubernetes.Interface, error) {
+	reading := rest.CopyConfig(config)
+	reading.Timeout = 0
+	reading.Wrap(func(next http.RoundTripper) http.RoundTripper { return readOnly{next} })
+	client, err := kubernetes.NewForConfig(reading)
+	if err != nil {
+		return nil, fmt.Errorf("create an API client: %w", err)
+	}
+	return client, nil
+}
+
+// errReadOnly is the error of a request that would change something.
+var errReadOnly = errors.New("the page only reads")
+
+// readOnly refuses every request that is not GET.
+type readOnly struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (r readOnly) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		return nil, fmt.Errorf("%s %s: %w", request.Method, request.URL.Path, errReadOnly)
+	}
+	return r.next.RoundTrip(request)
+}

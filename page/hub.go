@@ -1,0 +1,260 @@
+package page
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/wakeup"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// hub has what all open pages share: the cluster's objects and the records of what happened to them. It exists from the first
+// page until a while after the last, so that nothing is read while no page is open.
+type hub struct {
+	source    explain.Source
+	informers *informerSet
+	records   Records // nil without a running berth
+	command   func(string) string
+	cancel    context.CancelFunc
+
+	mu        sync.Mutex // guards all below
+	versions  map[types.UID]uint64
+	listeners map[wakeup.Signal]struct{}
+	known     map[types.UID]timeline.Record
+	streaming bool // each change of a record arrives, so known is current
+
+	rowsMu sync.Mutex // held while rows are explained, so that pages share the work
+	rows   map[types.UID]*row
+}
+
+// row is an object of a list with its explanation.
+type row struct {
+	explanation *explain.Explanation
+	version     uint64
+	at          time.Time
+	html        string
+}
+
+// syncTimeout bounds how long a first page waits for lists; what has none by then is read directly.
+const syncTimeout = 5 * time.Second
+
+// newHub starts a hub, which runs until close.
+func newHub(ctx context.Context, deps Deps, config Config) (*hub, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	h := &hub{
+		records: deps.Records, command: config.Command, cancel: cancel, versions: make(map[types.UID]uint64),
+		listeners: make(map[wakeup.Signal]struct{}), known: make(map[types.UID]timeline.Record), rows: make(map[types.UID]*row),
+	}
+	var err error
+	if h.informers, err = newInformerSet(deps.Client, h.objectChanged); err != nil {
+		cancel()
+		return nil, err
+	}
+	h.source = explain.Source{Client: cachedClient{deps.Client, h.informers}, Network: deps.Network, Clock: deps.Clock}
+	if deps.Records != nil {
+		h.source.Records = h
+		go contain.Guard("page.stages", "", func() { h.follow(ctx) })()
+	}
+	wait, stop := context.WithTimeout(ctx, syncTimeout)
+	defer stop()
+	h.informers.start(ctx, wait)
+	return h, nil
+}
+
+// close stops the hub and joins its informers.
+func (h *hub) close() {
+	h.cancel()
+	h.informers.factory.Shutdown()
+}
+
+// follow keeps the records current until ctx ends or the running berth does.
+func (h *hub) follow(ctx context.Context) {
+	_ = h.records.Stages(ctx, "", func() { h.setStreaming(true) }, func(change timeline.Change) {
+		h.mu.Lock()
+		delete(h.known, change.Ref.UID)
+		h.mu.Unlock()
+		h.bump(change.Ref.UID)
+	})
+	h.setStreaming(false) // without the stream each record is read anew
+}
+
+func (h *hub) setStreaming(streaming bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.streaming = streaming
+	clear(h.known)
+}
+
+// Record implements explain.Records: it reads each record once for each change.
+func (h *hub) Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error) {
+	h.mu.Lock()
+	record, ok := h.known[uid]
+	version := h.versions[uid]
+	h.mu.Unlock()
+	if ok {
+		return record, len(record.Stages) > 0, nil
+	}
+	record, found, err := h.records.Record(ctx, uid)
+	if err != nil {
+		return record, found, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.streaming && h.versions[uid] == version {
+		h.known[uid] = record
+	}
+	return record, found, nil
+}
+
+// objectChanged notes which explanations the changed object is a part of.
+func (h *hub) objectChanged(changed any) {
+	switch o := changed.(type) {
+	case *corev1.Event:
+		h.bump(o.InvolvedObject.UID)
+	case *corev1.Pod:
+		uids := []types.UID{o.UID}
+		if owner := metav1.GetControllerOf(o); owner != nil {
+			uids = append(uids, owner.UID)
+		}
+		h.bump(append(uids, h.claimsOf(o)...)...)
+	case *corev1.PersistentVolumeClaim:
+		h.bump(append(h.podsWith(o), o.UID)...)
+	case *discoveryv1.EndpointSlice:
+		if owner := metav1.GetControllerOf(o); owner != nil {
+			h.bump(owner.UID)
+		}
+	case *appsv1.ReplicaSet:
+		uids := []types.UID{o.UID}
+		if owner := metav1.GetControllerOf(o); owner != nil {
+			uids = append(uids, owner.UID)
+		}
+		h.bump(uids...)
+	case metav1.Object:
+		h.bump(o.GetUID())
+	}
+}
+
+// podsWith returns the Pods that use the claim, by its name.
+func (h *hub) podsWith(claim *corev1.PersistentVolumeClaim) []types.UID {
+	var uids []types.UID
+	h.eachPod(claim.Namespace, func(pod *corev1.Pod) {
+		if slices.Contains(claimNames(pod), claim.Name) {
+			uids = append(uids, pod.UID)
+		}
+	})
+	return uids
+}
+
+// claimsOf returns the Pod's claims.
+func (h *hub) claimsOf(pod *corev1.Pod) []types.UID {
+	var uids []types.UID
+	store := h.informers.of[claims].GetIndexer()
+	for _, name := range claimNames(pod) {
+		if claim, err := get[corev1.PersistentVolumeClaim](store, claims, pod.Namespace, name); err == nil {
+			uids = append(uids, claim.UID)
+		}
+	}
+	return uids
+}
+
+// claimNames returns the names of the Pod's claims.
+func claimNames(pod *corev1.Pod) []string {
+	var names []string
+	for _, volume := range pod.Spec.Volumes {
+		switch {
+		case volume.PersistentVolumeClaim != nil:
+			names = append(names, volume.PersistentVolumeClaim.ClaimName)
+		case volume.Ephemeral != nil:
+			names = append(names, pod.Name+"-"+volume.Name)
+		}
+	}
+	return names
+}
+
+// eachPod calls fn for the Pods of a namespace, of all if it is empty.
+func (h *hub) eachPod(namespace string, fn func(pod *corev1.Pod)) {
+	for _, found := range listAll(h.informers.of[pods].GetIndexer(), namespace) {
+		fn(found.(*corev1.Pod))
+	}
+}
+
+func listAll(store cache.Indexer, namespace string) []any {
+	if namespace == "" {
+		return store.List()
+	}
+	found, err := store.ByIndex(cache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil // the index exists
+	}
+	return found
+}
+
+// bump notes a change of the objects, and wakes the pages.
+func (h *hub) bump(uids ...types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, uid := range uids {
+		h.versions[uid]++
+	}
+	for listener := range h.listeners {
+		listener.Notify()
+	}
+}
+
+// listen returns a signal that is set at each change, and a function that ends that.
+func (h *hub) listen() (wakeup.Signal, func()) {
+	changed := wakeup.NewSignal()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.listeners[changed] = struct{}{}
+	return changed, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.listeners, changed)
+	}
+}
+
+func (h *hub) version(uid types.UID) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.versions[uid]
+}
+
+// rowLifetime is how long a row's sentence is shown unchanged: it contains times.
+const rowLifetime = 10 * time.Second
+
+// explainRow returns the row of an object, explained again only after a change or its lifetime. The caller holds rowsMu.
+func (h *hub) explainRow(ctx context.Context, of explain.Candidate, now time.Time) *row {
+	version := h.version(of.UID)
+	if known := h.rows[of.UID]; known != nil && known.version == version && now.Sub(known.at) < rowLifetime {
+		return known
+	}
+	explanation, err := h.explain(ctx, of.Kind, of.Namespace, of.Name)
+	if err != nil {
+		return nil // it has gone meanwhile
+	}
+	fresh := &row{explanation: explanation, version: version, at: now}
+	fresh.html = fragmentHTML("row", newRowView(explanation, "r"+string(of.UID), now))
+	h.rows[of.UID] = fresh
+	return fresh
+}
+
+// explain explains one object, with commands for this cluster.
+func (h *hub) explain(ctx context.Context, kind, namespace, name string) (*explain.Explanation, error) {
+	explanation, err := explain.Explain(ctx, h.source, kind, namespace, name)
+	if err == nil && h.command != nil {
+		explanation.Next = h.command(explanation.Next)
+	}
+	return explanation, err
+}

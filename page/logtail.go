@@ -1,0 +1,152 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/wakeup"
+)
+
+// tailLines is how many lines of each container a page shows; maxLine bounds one of them.
+const (
+	tailLines = 40
+	maxLine   = 4 << 10
+)
+
+// logTail follows the logs of a Pod's containers for one page.
+type logTail struct {
+	hub     *hub
+	view    view
+	changed wakeup.Signal
+	group   sync.WaitGroup
+	cancel  context.CancelFunc
+
+	mu    sync.Mutex // guards all below
+	tails []*containerTail
+}
+
+// containerTail has the last lines of one run of a container.
+type containerTail struct {
+	Name  string
+	id    string
+	Lines []string
+	Why   string // why there are no lines
+}
+
+func newLogTail(h *hub, v view, changed wakeup.Signal) *logTail {
+	return &logTail{hub: h, view: v, changed: changed, cancel: func() {}}
+}
+
+// stop ends the following and joins it.
+func (t *logTail) stop() {
+	t.cancel()
+	t.group.Wait()
+}
+
+// update follows the containers that have started since the last call, and puts the lines into the document.
+func (t *logTail) update(ctx context.Context, page *document) {
+	last := len(page.Blocks) - 1
+	if t.view.kind != explain.KindPod || last < 0 || page.Blocks[last].ID != "log" {
+		return
+	}
+	pod, err := t.hub.source.Client.CoreV1().Pods(t.view.namespace).Get(ctx, t.view.what, metav1.GetOptions{})
+	if err != nil {
+		return // it has gone meanwhile
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, status := range append(append([]corev1.ContainerStatus{}, pod.Status.InitContainerStatuses...), pod.Status.ContainerStatuses...) {
+		if status.ContainerID != "" && !t.follows(status.Name, status.ContainerID) {
+			t.start(ctx, pod, status)
+		}
+	}
+	var shown []containerTail
+	for _, tail := range t.tails {
+		shown = append(shown, containerTail{Name: tail.Name, Lines: append([]string(nil), tail.Lines...), Why: tail.Why})
+	}
+	page.Blocks[last].HTML = fragmentHTML("log", shown)
+}
+
+// follows reports whether this run of the container is followed. The caller holds mu.
+func (t *logTail) follows(name, id string) bool {
+	for _, tail := range t.tails {
+		if tail.Name == name && tail.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+// start follows a container, in the place of an earlier run of it. The caller holds mu.
+func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.ContainerStatus) {
+	tail := &containerTail{Name: status.Name, id: status.ContainerID}
+	replaced := false
+	for i := range t.tails {
+		if t.tails[i].Name == status.Name {
+			t.tails[i], replaced = tail, true
+		}
+	}
+	if !replaced {
+		t.tails = append(t.tails, tail)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	before := t.cancel
+	t.cancel = func() { cancel(); before() }
+	request := t.hub.source.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: status.Name, Follow: status.State.Running != nil, TailLines: ptr.To[int64](tailLines),
+	})
+	t.group.Go(contain.Guard("page.log", pod.Namespace+"/"+pod.Name, func() {
+		stream, err := request.Stream(ctx)
+		if err != nil {
+			t.fail(tail, err)
+			return
+		}
+		defer stream.Close()
+		reader := bufio.NewReaderSize(stream, maxLine)
+		for {
+			line, err := reader.ReadSlice('\n') // a longer line comes in parts
+			if len(line) > 0 {
+				t.add(tail, strings.TrimRight(string(line), "\r\n"))
+			}
+			if err != nil && err != bufio.ErrBufferFull { //nolint:errorlint // bufio returns it as it is
+				return
+			}
+		}
+	}))
+}
+
+// add adds a line, and drops the oldest.
+func (t *logTail) add(tail *containerTail, line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tail.Lines = append(tail.Lines, printable(line))
+	if extra := len(tail.Lines) - tailLines; extra > 0 {
+		tail.Lines = append([]string(nil), tail.Lines[extra:]...)
+	}
+	t.changed.Notify()
+}
+
+func (t *logTail) fail(tail *containerTail, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tail.Why = err.Error()
+	t.changed.Notify()
+}
+
+// printable replaces control characters, such as the colours of a terminal.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 {
+			return '·'
+		}
+		return r
+	}, line)
+}

@@ -52,6 +52,12 @@ install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for 
 run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
 	@exec $(BIN)/berth up --demo $(ARGS)
 
+.PHONY: panics
+panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N for another number)
+	@mkdir -p $(BIN)/panics
+	@$(GO) build -trimpath -tags panicinjection -ldflags "$(LDFLAGS)" -o $(BIN)/panics/berth ./cmd/berth
+	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
+
 .PHONY: thirdparty
 thirdparty: ## build the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator
 	@mkdir -p $(BIN)/thirdparty

@@ -223,7 +223,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		Server: agent.ServerConfig{
 			Addresses: []string{net.JoinHostPort(address.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
-			LogDir: filepath.Dir(c.PodLogsDir()),
+			LogDir: filepath.Dir(c.PodLogsDir()), TLS: kubeletTLS(),
 		},
 		DNS: dns,
 	})

@@ -66,6 +66,8 @@ type Config struct {
 	ResolvConf string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
+	// Hardened refuses Pods that are not restricted, and Services with external addresses.
+	Hardened bool
 	// RuntimeConfig turns versions and resources of the API on and off, and FeatureGates features of Kubernetes in the control
 	// plane: NAME=true or NAME=false each.
 	RuntimeConfig, FeatureGates map[string]string

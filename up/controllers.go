@@ -104,7 +104,7 @@ func (c *Cluster) newProvisioner() (runFunc, error) {
 
 // newAPIWatch returns the component that records stages from API watches.
 func (c *Cluster) newAPIWatch() (runFunc, error) {
-	client, err := newClient(c.AdminKubeconfig())
+	client, err := c.client("timeline")
 	if err != nil {
 		return nil, err
 	}

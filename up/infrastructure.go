@@ -144,6 +144,9 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")
 	}
+	if c.Hardened {
+		argv = append(argv, "--hardened")
+	}
 	for name, values := range map[string]map[string]string{"--runtime-config": c.RuntimeConfig, "--feature-gates": c.FeatureGates} {
 		if len(values) > 0 {
 			argv = append(argv, name, joinValues(values))

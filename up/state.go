@@ -37,6 +37,8 @@ type state struct {
 	Pods   string `json:"pods,omitempty"`
 	// Isolated may change from run to run.
 	Isolated bool `json:"isolated,omitempty"`
+	// Hardened may change, too.
+	Hardened bool `json:"hardened,omitempty"`
 
 	dataDir string // where it was read, if another cluster's
 }
@@ -93,6 +95,9 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	}
 	if !given("isolated") {
 		c.Isolated = saved.Isolated
+	}
+	if !given("hardened") {
+		c.Hardened = saved.Hardened
 	}
 	if !given("api-address") {
 		c.APIAddress = saved.APIAddress
@@ -158,6 +163,7 @@ func (l Layout) saveState() error {
 	now := state{
 		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort,
 		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
+		Hardened: l.Hardened,
 	}
 	if l.Server != "" {
 		now.Pods = networks{l.Pods, l.Pods6}.String()

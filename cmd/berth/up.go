@@ -143,7 +143,9 @@ func (f *upFlags) register(cmd *cobra.Command) {
 		"(default: such Services get the nodes' addresses)")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
-	flags.BoolVar(&config.SeccompDefault, "seccomp-default", false, seccompDefaultUsage)
+	flags.BoolVar(&config.SeccompDefault, "seccomp-default", true, seccompDefaultUsage+";\nfalse leaves them without one")
+	flags.BoolVar(&config.Hardened, "hardened", false, "refuse what the CIS benchmark advises against: Pods that are not restricted, where their namespace has no label that allows\n"+
+		"them, and Services with external addresses; remembered until --hardened=false")
 	flags.StringToStringVar(&config.FeatureGates, "feature-gates", nil, "features of Kubernetes to turn on or off in the control plane, at each start: NAME=true,...\n"+
 		"(docs/features.md lists what the kubelet has of them)")
 	flags.StringToStringVar(&config.RuntimeConfig, "runtime-config", nil, "versions and resources of the API to turn on or off, at each start, as kube-apiserver's flag does:\n"+

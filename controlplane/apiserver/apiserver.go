@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -18,9 +19,12 @@ import (
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/controlplane/admission"
 	"github.com/berth-dev/berth/controlplane/atomicfile"
+	"github.com/berth-dev/berth/controlplane/audit"
 	"github.com/berth-dev/berth/controlplane/bootstrap"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/encryption"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/pki"
 	"github.com/berth-dev/berth/controlplane/resourcemetrics"
@@ -38,6 +42,10 @@ const (
 	// identityPeriod is how often the Lease that identifies this server is renewed. It lasts for an hour.
 	identityPeriod = 15 * time.Minute
 )
+
+// cipherSuites are those of TLS 1.2 with authenticated encryption and forward secrecy; TLS 1.3 has no others.
+const cipherSuites = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256," +
+	"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"
 
 // authentication allows requests without credentials for the health of the server
 // and for nothing else.
@@ -74,6 +82,11 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	file := s.config.AuthenticationConfigFile()
 	if err := atomicfile.Write(file, []byte(authentication)); err != nil {
 		return err
+	}
+	for _, prepare := range []func(*config.Config) error{admission.Prepare, audit.Prepare} {
+		if err := prepare(s.config); err != nil {
+			return err
+		}
 	}
 	completed, err := s.options(ctx)
 	if err != nil {
@@ -189,10 +202,10 @@ func Args(c *config.Config) []string {
 		"--tls-cert-file=" + file(pki.APIServer+".crt"),
 		"--tls-private-key-file=" + file(pki.APIServer+".key"),
 		"--tls-min-version=VersionTLS12",
+		"--tls-cipher-suites=" + cipherSuites,
 		"--client-ca-file=" + file(pki.CA+".crt"),
 		"--authentication-config=" + c.AuthenticationConfigFile(),
 		"--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction",
 		// It has no effect without a token in kube-system; with one, machines can join (berth node).
 		"--enable-bootstrap-token-auth=true",
 
@@ -220,6 +233,7 @@ func Args(c *config.Config) []string {
 		"--shutdown-send-retry-after=true",
 		"--shutdown-watch-termination-grace-period=1s",
 	}
+	args = slices.Concat(args, admission.Args(c), audit.Args(c), encryption.Args(c))
 	if c.RuntimeConfig != "" {
 		args = append(args, "--runtime-config="+c.RuntimeConfig)
 	}

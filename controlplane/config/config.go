@@ -49,6 +49,8 @@ type Config struct {
 	// RuntimeConfig turns versions and resources of the API on and off, and FeatureGates features of Kubernetes in all components,
 	// both as kube-apiserver's flags of these names do. Empty leaves the defaults.
 	RuntimeConfig, FeatureGates string
+	// Hardened refuses what ordinary clusters allow: Pods that are not restricted, and Services with external addresses.
+	Hardened bool
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// UnsafeNoFsync lets etcd skip fsync: for tests only, a power cut then loses
@@ -195,6 +197,26 @@ func (c *Config) PKIDir() string { return filepath.Join(c.DataDir, "pki") }
 func (c *Config) AuthenticationConfigFile() string {
 	return filepath.Join(c.RunDir, "authentication.yaml")
 }
+
+// AdmissionConfigFile is the configuration of admission plugins, written at each start.
+func (c *Config) AdmissionConfigFile() string { return filepath.Join(c.RunDir, "admission.yaml") }
+
+// AuditPolicyFile says which requests are recorded, written at each start.
+func (c *Config) AuditPolicyFile() string { return filepath.Join(c.RunDir, "audit-policy.yaml") }
+
+// AuditLogFile is the log of requests.
+func (c *Config) AuditLogFile() string { return filepath.Join(c.DataDir, "log", "audit.log") }
+
+// EncryptionConfigFile has the key of Secrets for the API server, written at each start.
+func (c *Config) EncryptionConfigFile() string { return filepath.Join(c.PKIDir(), "encryption.yaml") }
+
+// SecretsKeyFiles are the two copies of the key that encrypts Secrets.
+func (c *Config) SecretsKeyFiles() []string {
+	return []string{filepath.Join(c.PKIDir(), "secrets.key"), filepath.Join(c.PKIDir(), "secrets-copy.key")}
+}
+
+// PlainSecretsFile exists as long as the store may have Secrets that are not encrypted.
+func (c *Config) PlainSecretsFile() string { return filepath.Join(c.PKIDir(), "secrets-in-plain") }
 
 // SchedulerConfigFile is the scheduler's configuration, written at each start.
 func (c *Config) SchedulerConfigFile() string { return filepath.Join(c.RunDir, "scheduler.json") }

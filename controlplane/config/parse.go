@@ -29,6 +29,7 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.StringVar(&c.NodeIP, "node-ip", "", "address at which the API server reaches the kubelet")
 	flags.StringVar(&c.RuntimeConfig, "runtime-config", "", "versions and resources of the API to turn on or off: resource.k8s.io/v1beta1=true,…")
 	flags.StringVar(&c.FeatureGates, "feature-gates", "", "features of Kubernetes to turn on or off: NAME=true,…")
+	flags.BoolVar(&c.Hardened, "hardened", false, "refuse Pods that are not restricted, outside of kube-system, and Services with external addresses")
 	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
 	flags.BoolVar(&c.UnsafeNoFsync, "unsafe-no-fsync", false,
 		"etcd skips fsync: for tests only, a power cut loses the cluster")

@@ -3,6 +3,7 @@
 package datadir
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,9 +69,9 @@ func (l *Lock) Release() error {
 	return nil
 }
 
-// CheckVersion refuses data of a newer version than own, and otherwise records
-// own. It must be called under the lock, before anything reads the data.
-func CheckVersion(dir string, own Versions) error {
+// CheckVersion refuses data of a newer version than own, and returns what wrote the data; the zero value if that is not known. It must
+// be called under the lock, before anything reads the data.
+func CheckVersion(dir string, own Versions) (Versions, error) {
 	path := filepath.Join(dir, versionFile)
 	data, err := atomicfile.Read(path)
 	var have Versions
@@ -81,21 +82,29 @@ func CheckVersion(dir string, own Versions) error {
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
+		return Versions{}, nil
 	case err != nil: // etcd refuses its own data if it is newer
 		atomicfile.SetAside(path, err, "the data is taken to be of this version")
-	case have == own:
-		return nil
-	default:
-		if err := own.canOpen(have); err != nil {
-			return fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir",
-				dir, err)
-		}
+		return Versions{}, nil
 	}
-	data, err = json.Marshal(own)
+	if err := own.canOpen(have); err != nil {
+		return have, fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir", dir, err)
+	}
+	return have, nil
+}
+
+// RecordVersion records that own writes the data from now on.
+func RecordVersion(dir string, own Versions) error {
+	data, err := json.Marshal(own)
 	if err != nil {
 		return fmt.Errorf("encode version of data directory: %w", err)
 	}
-	return atomicfile.Write(path, append(data, '\n'))
+	data = append(data, '\n')
+	path := filepath.Join(dir, versionFile)
+	if have, err := atomicfile.Read(path); err == nil && bytes.Equal(have, data) {
+		return nil
+	}
+	return atomicfile.Write(path, data)
 }
 
 // check returns an error if the versions are none that Acquire has written.

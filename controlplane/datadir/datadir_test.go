@@ -29,21 +29,22 @@ func TestSecondOwnerIsRefusedByName(t *testing.T) {
 
 func TestCheckVersion(t *testing.T) {
 	tests := []struct {
-		name string
-		have string // "": no file
-		want string // "": may open
+		name   string
+		have   string // "": no file
+		want   string // "": may open
+		former int    // the format of what may be opened
 	}{
-		{"new", "", ""},
-		{"the same", `{"format":2,"kubernetes":"1.36","etcd":"3.6.8"}`, ""},
-		{"older", `{"format":1,"kubernetes":"1.35","etcd":"3.5.9"}`, ""},
-		{"newer patch of etcd", `{"format":2,"kubernetes":"1.36","etcd":"3.6.99"}`, ""},
-		{"newer format", `{"format":3,"kubernetes":"1.36","etcd":"3.6.8"}`, "format 3"},
-		{"newer Kubernetes", `{"format":2,"kubernetes":"1.37","etcd":"3.6.8"}`, "Kubernetes 1.37"},
-		{"newer etcd", `{"format":2,"kubernetes":"1.36","etcd":"3.7.0"}`, "etcd 3.7.0"},
-		{"newer major etcd", `{"format":2,"kubernetes":"1.36","etcd":"4.0.0"}`, "etcd 4.0.0"},
-		{"not a version", `{"format":2,"kubernetes":"new","etcd":"3.6.8"}`, ""},
-		{"damaged", `{"form`, ""},
-		{"foreign", `{"a":1}`, ""},
+		{"new", "", "", 0},
+		{"the same", `{"format":2,"kubernetes":"1.36","etcd":"3.6.8"}`, "", 2},
+		{"older", `{"format":1,"kubernetes":"1.35","etcd":"3.5.9"}`, "", 1},
+		{"newer patch of etcd", `{"format":2,"kubernetes":"1.36","etcd":"3.6.99"}`, "", 2},
+		{"newer format", `{"format":3,"kubernetes":"1.36","etcd":"3.6.8"}`, "format 3", 0},
+		{"newer Kubernetes", `{"format":2,"kubernetes":"1.37","etcd":"3.6.8"}`, "Kubernetes 1.37", 0},
+		{"newer etcd", `{"format":2,"kubernetes":"1.36","etcd":"3.7.0"}`, "etcd 3.7.0", 0},
+		{"newer major etcd", `{"format":2,"kubernetes":"1.36","etcd":"4.0.0"}`, "etcd 4.0.0", 0},
+		{"not a version", `{"format":2,"kubernetes":"new","etcd":"3.6.8"}`, "", 0},
+		{"damaged", `{"form`, "", 0},
+		{"foreign", `{"a":1}`, "", 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -52,7 +53,7 @@ func TestCheckVersion(t *testing.T) {
 			if tt.have != "" {
 				require.NoError(t, os.WriteFile(path, []byte(tt.have), 0o600))
 			}
-			err := datadir.CheckVersion(dir, own)
+			former, err := datadir.CheckVersion(dir, own)
 			if tt.want != "" {
 				require.ErrorContains(t, err, tt.want)
 				data, err := os.ReadFile(path)
@@ -61,6 +62,8 @@ func TestCheckVersion(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
+			require.Equal(t, tt.former, former.Format)
+			require.NoError(t, datadir.RecordVersion(dir, own))
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"format":2,"kubernetes":"1.36","etcd":"3.6.8"}`, string(data))

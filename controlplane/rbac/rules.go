@@ -12,6 +12,9 @@ const (
 	DNSUser          = "berth:dns"
 	ApproverUser     = "berth:approver"
 	LoadBalancerUser = "berth:load-balancer"
+	TimelineUser     = "berth:timeline"
+	// ComponentsGroup has all components of Berth. No role is bound to it: the audit log omits what its members read.
+	ComponentsGroup = "berth:components"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
 	// KubeletProxyRole is what the API server may request from kubelets beside upstream's role for it.
@@ -98,6 +101,9 @@ func components() []component {
 			}},
 			rule("", []string{"list", "watch"}, "nodes"),
 		}},
+		{TimelineUser, []rbacv1.PolicyRule{
+			rule("", []string{"list", "watch"}, "pods", "persistentvolumeclaims"),
+		}},
 		{LoadBalancerUser, []rbacv1.PolicyRule{
 			// The annotation with the node that announces an address is metadata.
 			rule("", []string{"get", "list", "watch", "patch"}, "services"),
@@ -111,7 +117,7 @@ func components() []component {
 
 // systemRules apply in kube-system only: leader election, and what components publish there.
 func systemRules(part string) []rbacv1.PolicyRule {
-	if part == DNSUser || part == ApproverUser || part == LoadBalancerUser {
+	if part == DNSUser || part == ApproverUser || part == LoadBalancerUser || part == TimelineUser {
 		return nil
 	}
 	rules := []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}

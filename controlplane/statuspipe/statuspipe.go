@@ -33,6 +33,7 @@ const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
 	RBAC              = "rbac"
+	Encryption        = "encryption of Secrets"
 )
 
 // Event is one line. ElapsedMs counts from the start of the process.

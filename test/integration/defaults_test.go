@@ -16,7 +16,7 @@ import (
 func TestNodeDefaults(t *testing.T) {
 	c := newCluster(t)
 	dir := t.TempDir()
-	c.up("--unsafe-no-fsync", "--seccomp-default", "--pod-manifest-path", dir)
+	c.up("--unsafe-no-fsync", "--pod-manifest-path", dir)
 	importShell(t, c)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "static.yaml"), []byte(staticManifest("static", "x")), 0o600))
 	c.apply(podManifest("filtered", shell("grep Seccomp: /proc/self/status; "+sleepScript, ""), ""))

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
+	"github.com/berth-dev/berth/controlplane/encryption"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/gctuner"
 	"github.com/berth-dev/berth/controlplane/healthsocket"
@@ -36,7 +37,9 @@ import (
 
 const (
 	// dataFormat counts changes of the data directory's layout.
-	dataFormat = 1
+	dataFormat = 2
+	// encryptedFormat is the first format whose Secrets are encrypted.
+	encryptedFormat = 2
 	// stopTimeout is how long a stop may take before the process ends anyway;
 	// etcd loses nothing by that.
 	stopTimeout = 10 * time.Second
@@ -54,7 +57,15 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	own := datadir.Versions{
 		Format: dataFormat, Kubernetes: componentversion.DefaultKubeBinaryVersion, Etcd: version.Version,
 	}
-	if err := datadir.CheckVersion(c.DataDir, own); err != nil {
+	former, err := datadir.CheckVersion(c.DataDir, own)
+	if err != nil {
+		return err
+	}
+	// Before the version is recorded: a crash in between is not a lost key.
+	if err := encryption.Prepare(c, former.Format >= encryptedFormat); err != nil {
+		return err
+	}
+	if err := datadir.RecordVersion(c.DataDir, own); err != nil {
 		return err
 	}
 	// Other users may pass through it; private files have directories of their own below it.
@@ -150,14 +161,24 @@ func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interf
 	})
 	server := apiserver.New(apiserver.Deps{Listener: listener, Admin: admin}, c)
 	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, admin) }
+	last := []supervisor.Component{
+		{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
+		{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run},
+		{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run},
+	}
+	if encryption.IsRewriteDue(c) {
+		last = append(last, supervisor.Component{Name: statuspipe.Encryption, OneShot: true, Run: func(ctx context.Context, ready func()) error {
+			ready() // nothing waits for it
+			if err := encryption.Rewrite(ctx, admin, c); err != nil && ctx.Err() == nil {
+				klog.ErrorS(err, "Failed to encrypt Secrets that an older version has written; the next start tries again")
+			}
+			return nil
+		}})
+	}
 	return [][]supervisor.Component{
 		{{Name: statuspipe.Etcd, Run: store.Run}},
 		{{Name: statuspipe.APIServer, Run: server.Run}},
-		{
-			{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
-			{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run},
-			{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run},
-		},
+		last,
 	}
 }
 
@@ -180,14 +201,15 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		}},
 		{c.Kubeconfig(controllermanager.Name), pki.Identity{CommonName: "system:kube-controller-manager"}},
 		{c.Kubeconfig(scheduler.Name), pki.Identity{CommonName: "system:kube-scheduler"}},
-		{c.Kubeconfig("provision"), pki.Identity{CommonName: rbac.ProvisionUser}},
-		{c.Kubeconfig("attachdetach"), pki.Identity{CommonName: rbac.AttachDetachUser}},
-		{c.Kubeconfig("attacher"), pki.Identity{CommonName: rbac.AttacherUser}},
-		{c.Kubeconfig("replicaset"), pki.Identity{CommonName: rbac.ReplicaSetUser}},
+		{c.Kubeconfig("provision"), component(rbac.ProvisionUser)},
+		{c.Kubeconfig("attachdetach"), component(rbac.AttachDetachUser)},
+		{c.Kubeconfig("attacher"), component(rbac.AttacherUser)},
+		{c.Kubeconfig("replicaset"), component(rbac.ReplicaSetUser)},
 		{c.Kubeconfig("kube-proxy"), pki.Identity{CommonName: "system:kube-proxy"}}, // upstream's default policy has its role
-		{c.Kubeconfig("dns"), pki.Identity{CommonName: rbac.DNSUser}},
-		{c.Kubeconfig("approver"), pki.Identity{CommonName: rbac.ApproverUser}},
-		{c.Kubeconfig("load-balancer"), pki.Identity{CommonName: rbac.LoadBalancerUser}},
+		{c.Kubeconfig("dns"), component(rbac.DNSUser)},
+		{c.Kubeconfig("approver"), component(rbac.ApproverUser)},
+		{c.Kubeconfig("load-balancer"), component(rbac.LoadBalancerUser)},
+		{c.Kubeconfig("timeline"), component(rbac.TimelineUser)},
 	}
 	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {
 		return err
@@ -198,6 +220,11 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// component is the identity of one of Berth's components.
+func component(user string) pki.Identity {
+	return pki.Identity{CommonName: user, Organizations: []string{rbac.ComponentsGroup}}
 }
 
 func adminClient(c *config.Config) (kubernetes.Interface, error) {

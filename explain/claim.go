@@ -262,6 +262,9 @@ func (f *claimFacts) provisioning(c *cause) {
 	claim := f.claim
 	c.heldBy = "provisioner " + f.class.Provisioner
 	waits := f.class.VolumeBindingMode != nil && *f.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	if source := snapshotSource(claim); source != "" {
+		c.next = fmt.Sprintf("berth explain -n %s volumesnapshot/%s", claim.Namespace, source)
+	}
 	last, open := lastAttempt(f.record, timeline.StageProvisioning, timeline.StageSaving)
 	failed := lastEvent(f.events, "ProvisioningFailed")
 	switch {
@@ -285,6 +288,15 @@ func (f *claimFacts) provisioning(c *cause) {
 		c.text = fmt.Sprintf("waits for provisioner %s of class %s, which has not answered: is it running?", f.class.Provisioner, f.class.Name)
 		c.next = "berth kubectl get storageclass " + f.class.Name
 	}
+}
+
+// snapshotSource returns the VolumeSnapshot that the claim's volume is to be created from, "" if there is none.
+func snapshotSource(claim *corev1.PersistentVolumeClaim) string {
+	source := claim.Spec.DataSource
+	if source == nil || source.Kind != KindSnapshot {
+		return ""
+	}
+	return source.Name
 }
 
 // lastAttempt is the newest stage of those names: the one that failed last and was not followed by a success, or one

@@ -24,6 +24,7 @@ const (
 	KindReplicaSet = "ReplicaSet"
 	KindDeployment = "Deployment"
 	KindService    = "Service"
+	KindSnapshot   = "VolumeSnapshot"
 )
 
 // kindInfo is a kind with kubectl's words for it; the first word is the one that Berth uses itself.
@@ -44,6 +45,7 @@ func kinds() []kindInfo {
 		{KindReplicaSet, []string{"replicaset", "replicasets", "rs"}, true, explainReplicaSet},
 		{KindDeployment, []string{"deployment", "deployments", "deploy"}, true, explainDeployment},
 		{KindService, []string{"service", "services", "svc"}, true, explainService},
+		{KindSnapshot, []string{"volumesnapshot", "volumesnapshots", "vs"}, true, explainSnapshot},
 	}
 }
 

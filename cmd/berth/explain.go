@@ -363,8 +363,11 @@ func (f *explainFlags) names(ctx context.Context, cmd *cobra.Command, kind strin
 		return nil, err
 	}
 	path := "/api/v1"
-	if kind == explain.KindReplicaSet || kind == explain.KindDeployment {
+	switch kind {
+	case explain.KindReplicaSet, explain.KindDeployment:
 		path = "/apis/apps/v1"
+	case explain.KindSnapshot:
+		path = "/apis/snapshot.storage.k8s.io/v1"
 	}
 	request := src.Client.CoreV1().RESTClient().Get().AbsPath(path)
 	if explain.Namespaced(kind) {

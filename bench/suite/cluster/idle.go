@@ -75,22 +75,13 @@ func idle(ctx context.Context, s *harness.Sample) (err error) {
 	if err := harness.Pause(ctx, afterStart); err != nil {
 		return err
 	}
-	before, err := usages(pids)
+	idling, err := testbed.MeasureIdle(ctx, pids, idleTime)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	if err := harness.Pause(ctx, idleTime); err != nil {
-		return err
-	}
-	after, err := usages(pids)
-	if err != nil {
-		return err
-	}
-	minutes := time.Since(began).Minutes()
 	var cpu, memory, services float64
 	for i, part := range idleParts {
-		seconds := (after[i].CPU - before[i].CPU).Seconds() / minutes
+		seconds := idling[i].SecondsPerMinute()
 		used, err := testbed.MemoryOf(pids[i])
 		if err != nil {
 			return err
@@ -126,15 +117,4 @@ func idlePIDs(cluster *testbed.Process) ([]int, error) {
 		}
 	}
 	return pids, nil
-}
-
-func usages(pids []int) ([]testbed.Usage, error) {
-	all := make([]testbed.Usage, len(pids))
-	for i, pid := range pids {
-		var err error
-		if all[i], err = testbed.UsageOf(pid); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }

@@ -34,23 +34,14 @@ func (s *fixture) idle(ctx context.Context, sample *harness.Sample) error {
 		return err
 	}
 	pids := []int{s.Node.PID, s.Cluster.RuntimePID}
-	before, err := usages(pids)
+	idling, err := testbed.MeasureIdle(ctx, pids, idleTime)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	if err := harness.Pause(ctx, idleTime); err != nil {
-		return err
-	}
-	after, err := usages(pids)
-	if err != nil {
-		return err
-	}
-	minutes := time.Since(began).Minutes()
-	sample.Set("CPU of the kubelet", (after[0].CPU-before[0].CPU).Seconds()/minutes)
-	sample.Set("CPU of containerd", (after[1].CPU-before[1].CPU).Seconds()/minutes)
-	sample.Set("memory of the kubelet", float64(after[0].RSS)/(1<<20))
-	sample.Set("of that private", float64(after[0].Private)/(1<<20))
+	sample.Set("CPU of the kubelet", idling[0].SecondsPerMinute())
+	sample.Set("CPU of containerd", idling[1].SecondsPerMinute())
+	sample.Set("memory of the kubelet", float64(idling[0].Usage.RSS)/(1<<20))
+	sample.Set("of that private", float64(idling[0].Usage.Private)/(1<<20))
 	_, err = s.each(ctx, s.remove, isGone)
 	return err
 }

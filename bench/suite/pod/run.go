@@ -97,7 +97,7 @@ func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 		return err
 	}
 	pids := []int{s.Node.PID, s.Cluster.RuntimePID}
-	before, err := usages(pids)
+	before, err := testbed.UsagesOf(pids)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 	if err != nil {
 		return err
 	}
-	after, err := usages(pids)
+	after, err := testbed.UsagesOf(pids)
 	if err != nil {
 		return err
 	}
@@ -209,16 +209,4 @@ func report(sample *harness.Sample, p plan, r *results) {
 		sample.Set("all ready", r.allReady.Seconds())
 		sample.Set("all gone", r.allGone.Seconds())
 	}
-}
-
-func usages(pids []int) ([]testbed.Usage, error) {
-	all := make([]testbed.Usage, len(pids))
-	for i, pid := range pids {
-		usage, err := testbed.UsageOf(pid)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = usage
-	}
-	return all, nil
 }

@@ -26,7 +26,7 @@ func (f *fixture) atOnce(ctx context.Context, s *harness.Sample) error {
 	if _, err := f.makeReady(ctx, pod); err != nil {
 		return err
 	}
-	before, err := f.usages()
+	before, err := testbed.UsagesOf(f.pids())
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (f *fixture) atOnce(ctx context.Context, s *harness.Sample) error {
 		return err
 	}
 	s.Set("all reachable", reached.Seconds())
-	after, err := f.usages()
+	after, err := testbed.UsagesOf(f.pids())
 	if err != nil {
 		return err
 	}
@@ -91,15 +91,4 @@ func inParallel(ctx context.Context, do func(ctx context.Context, i int) error) 
 	return group.Wait()
 }
 
-func (f *fixture) pids() [2]int { return [2]int{f.services.ProxyPID, f.services.DNSPID} }
-
-func (f *fixture) usages() ([2]testbed.Usage, error) {
-	var all [2]testbed.Usage
-	for i, pid := range f.pids() {
-		var err error
-		if all[i], err = testbed.UsageOf(pid); err != nil {
-			return all, err
-		}
-	}
-	return all, nil
-}
+func (f *fixture) pids() []int { return []int{f.services.ProxyPID, f.services.DNSPID} }

@@ -23,13 +23,14 @@
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
 //	gctuner                 garbage collection: often while idle, rarely while busy
 //	codepages               releases the memory of code that only the start needed
-//	timerslack              lets timers of an idle process share wake-ups
+//	timerslack              lets timers share wake-ups while nobody uses the cluster
 //	watchprobe              detects that the controller manager has started
 //	atomicfile              replaces private files atomically
 //	statuspipe              writes one JSON line for each state that a component reaches
 //
 // The module imports nothing of the root module, because that would add the root's
-// requirements to this one; so atomicfile is a copy of internal/atomicfile.
+// requirements to this one; so atomicfile is a copy of internal/atomicfile. Module dns imports
+// nothing of this one for the same reason, so it has a copy of codepages.
 //
 // Only etcd, apiserver, bootstrap, controllermanager and scheduler import the real
 // components; the other packages build and test in seconds.

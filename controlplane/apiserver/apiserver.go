@@ -65,6 +65,8 @@ type Deps struct {
 	Listener net.Listener
 	// Admin is a client of this server, which requests its readiness.
 	Admin kubernetes.Interface
+	// Used is called for each request that is not one of an idle cluster.
+	Used func()
 }
 
 // Server is the API server. Use it once: kube-apiserver keeps process-wide state.
@@ -101,7 +103,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}()
-	err = serve(ctx, completed)
+	err = s.serve(ctx, completed)
 	cancel()
 	<-watched
 	return err
@@ -109,7 +111,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 // serve is upstream's app.Run, except that it replaces the two hooks that make every
 // start a second longer (see package bootstrap).
-func serve(ctx context.Context, options options.CompletedOptions) error {
+func (s *Server) serve(ctx context.Context, options options.CompletedOptions) error {
 	controlplane.IdentityLeaseRenewIntervalPeriod = identityPeriod
 	config, err := app.NewConfig(options)
 	if err != nil {
@@ -117,6 +119,7 @@ func serve(ctx context.Context, options options.CompletedOptions) error {
 	}
 	config.KubeAPIs.EndpointReconcilerConfig.Interval = endpointPeriod
 	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
+	reportUse(config.Aggregator.GenericConfig, s.deps.Used) // all requests reach the aggregator first
 	completed, err := config.Complete()
 	if err != nil {
 		return fmt.Errorf("complete configuration: %w", err)

@@ -1,41 +1,109 @@
-// Package timerslack lets the kernel run timers of this process late, so that several of them share one wake-up.
+// Package timerslack lets the kernel run timers of this process late while nobody uses the cluster, so that several of them
+// share one wake-up.
 //
 // An idle control plane has some three hundred timers a second, each of which does almost nothing: nearly all of its CPU time
-// is that of waking up. Events and requests are not delayed; a timer is only late while the process does nothing else.
+// is that of waking up. But Go's runtime sleeps for microseconds, too, when it looks for work, and a thread that sleeps for too
+// long then is missing. So timers are on time from a request until some time after the last one.
 package timerslack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// monitor is the place of the thread of Go's runtime that releases the processors of blocked threads, among all threads in the
-// order of their creation. It has to be on time.
-const monitor = 1
+// Tuner delays the timers of this process while it is not in use. Use New.
+type Tuner struct {
+	late, rest time.Duration
+	// uses counts the calls of Use. asleep is set while timers are late; then Use sends to woken.
+	uses   atomic.Uint64
+	asleep atomic.Bool
+	woken  chan struct{}
+}
 
-// Set lets timers of the present threads, and of those that they create, be late by up to the duration.
-func Set(late time.Duration) error {
-	dir, err := os.Open("/proc/self/task")
-	if err != nil {
-		return fmt.Errorf("list the threads: %w", err)
-	}
-	threads, err := dir.Readdirnames(-1) // in the order of their creation
-	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("list the threads: %w", err)
-	}
-	for i, thread := range threads {
-		if i == monitor {
-			continue
+// New returns a tuner that lets timers be late by up to late when Use was not called for the time rest.
+func New(late, rest time.Duration) *Tuner {
+	return &Tuner{late: late, rest: rest, woken: make(chan struct{}, 1)}
+}
+
+// Use reports that the process is in use: its timers are on time at once. It is cheap and safe for concurrent use.
+func (t *Tuner) Use() {
+	t.uses.Add(1)
+	if t.asleep.Load() {
+		select {
+		case t.woken <- struct{}{}:
+		default: // it is known
 		}
-		path := filepath.Join("/proc", thread, "timerslack_ns")
-		err := os.WriteFile(path, strconv.AppendInt(nil, late.Nanoseconds(), 10), 0)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a thread may end meanwhile
-			return fmt.Errorf("delay the timers of thread %s: %w", thread, err)
+	}
+}
+
+// Run delays and restores the timers until ctx ends, when they are on time again. Run it once, after the start.
+func (t *Tuner) Run(ctx context.Context) error {
+	usual, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("read the precision of timers: %w", err)
+	}
+	for t.waitRest(ctx) {
+		t.asleep.Store(true)
+		if err := set(t.late); err != nil {
+			return errors.Join(err, set(time.Duration(usual)))
+		}
+		select {
+		case <-t.woken:
+		case <-ctx.Done():
+		}
+		t.asleep.Store(false)
+		if err := set(time.Duration(usual)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitRest waits until Use was not called for a while, and returns false if ctx has ended.
+func (t *Tuner) waitRest(ctx context.Context) bool {
+	pause := time.NewTicker(t.rest)
+	defer pause.Stop()
+	for {
+		before := t.uses.Load()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return false
+		}
+		if t.uses.Load() == before {
+			return true
+		}
+	}
+}
+
+// set lets the timers of all threads, and of those that they create, be late by up to the duration.
+func set(late time.Duration) error {
+	done := make(map[string]bool)
+	for before := -1; before < len(done); { // until no thread came meanwhile, which may have the value of one that created it
+		before = len(done)
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return fmt.Errorf("list the threads: %w", err)
+		}
+		for _, thread := range threads {
+			if done[thread.Name()] {
+				continue
+			}
+			done[thread.Name()] = true
+			path := filepath.Join("/proc", thread.Name(), "timerslack_ns")
+			err := os.WriteFile(path, strconv.AppendInt(nil, late.Nanoseconds(), 10), 0)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) { // a thread may end meanwhile
+				return fmt.Errorf("delay the timers of thread %s: %w", thread.Name(), err)
+			}
 		}
 	}
 	return nil

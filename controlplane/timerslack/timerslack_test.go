@@ -1,42 +1,75 @@
 package timerslack
 
 import (
+	"context"
 	"os"
 	"path/filepath"
-	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
-func TestTimersOfAllThreadsButTheMonitor(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, err := os.ReadFile("/proc/self/timerslack_ns")
-	require.NoError(t, err)
+const late = 25 * time.Millisecond
+
+// run runs the tuner until the test ends.
+func run(t *testing.T, tuner *Tuner) {
 	if os.Geteuid() != 0 {
 		t.Skip("the timers of other threads need CAP_SYS_NICE")
 	}
-	require.NoError(t, Set(25*time.Millisecond))
-	t.Cleanup(func() { require.NoError(t, Set(50*time.Microsecond)) })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- tuner.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.Zero(t, lateThreads(t), "timers are late after the end")
+	})
+}
 
-	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+// lateThreads counts the threads of this process whose timers are late.
+func lateThreads(t *testing.T) int {
+	threads, err := os.ReadDir("/proc/self/task")
 	require.NoError(t, err)
-	require.Equal(t, 25*time.Millisecond, time.Duration(slack))
-	dir, err := os.Open("/proc/self/task")
-	require.NoError(t, err)
-	threads, err := dir.Readdirnames(-1)
-	require.NoError(t, err)
-	require.NoError(t, dir.Close())
-	unchanged := 0
+	count := 0
 	for _, thread := range threads {
-		text, err := os.ReadFile(filepath.Join("/proc", thread, "timerslack_ns"))
-		if err == nil && string(text) == string(before) {
-			unchanged++
+		text, err := os.ReadFile(filepath.Join("/proc", thread.Name(), "timerslack_ns"))
+		if err == nil && strings.TrimSpace(string(text)) == strconv.FormatInt(late.Nanoseconds(), 10) {
+			count++
 		}
 	}
-	require.Equal(t, 1, unchanged, "of %s: %s", strings.Join(threads, " "), before)
+	return count
+}
+
+func TestTimersAreLateUntilTheFirstUse(t *testing.T) {
+	tuner := New(late, 300*time.Millisecond)
+	run(t, tuner)
+	for range 3 {
+		require.Eventually(t, func() bool { return lateThreads(t) > 1 }, time.Minute, time.Millisecond, "not in use")
+		require.Eventually(t, func() bool {
+			tuner.Use()
+			return lateThreads(t) == 0
+		}, time.Minute, time.Millisecond, "in use")
+	}
+}
+
+func TestTheProcessIsInUseUntilTheRestHasPassed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tuner, began := New(late, 2*time.Second), time.Now()
+		go func() {
+			for range 10 {
+				time.Sleep(time.Second)
+				tuner.Use()
+			}
+		}()
+		require.True(t, tuner.waitRest(t.Context()))
+		require.GreaterOrEqual(t, time.Since(began), 12*time.Second)
+		require.LessOrEqual(t, time.Since(began), 14*time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.False(t, tuner.waitRest(ctx))
+	})
 }

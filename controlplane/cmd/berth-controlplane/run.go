@@ -43,8 +43,10 @@ const (
 	// stopTimeout is how long a stop may take before the process ends anyway;
 	// etcd loses nothing by that.
 	stopTimeout = 10 * time.Second
-	// lateTimers is how late a timer may be while nothing else happens.
-	lateTimers = 50 * time.Millisecond
+	// lateTimers is how late a timer may be while nobody uses the cluster, which is so when unusedTime has passed since the
+	// last request.
+	lateTimers = 100 * time.Millisecond
+	unusedTime = time.Second
 )
 
 // run locks the data directory, writes the files, opens the listeners and runs the components until ctx ends.
@@ -94,12 +96,17 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 		return err
 	}
 	defer health.Close()
-	started := make(chan struct{})
-	defer startGCTuner(ctx, started)()
+	started, timers := make(chan struct{}), timerslack.New(lateTimers, unusedTime)
+	defer goWhenStarted(ctx, started, tuneMemory)()
+	defer goWhenStarted(ctx, started, func(ctx context.Context) {
+		if err := timers.Run(ctx); err != nil {
+			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
+		}
+	})()
 	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
-		Phases: phases(c, listener, admin), StopTimeout: stopTimeout,
+		Phases: phases(c, apiserver.Deps{Listener: listener, Admin: admin, Used: timers.Use}), StopTimeout: stopTimeout,
 	})
 	if err != nil {
 		return err
@@ -107,9 +114,6 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	return components.Run(ctx, func() {
 		_ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil)
 		close(started)
-		if err := timerslack.Set(lateTimers); err != nil {
-			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
-		}
 	})
 }
 
@@ -125,15 +129,15 @@ func livez(admin kubernetes.Interface) func(ctx context.Context) error {
 	}
 }
 
-// startGCTuner tunes the garbage collector from the time when started is closed until the function that it returns is called.
-func startGCTuner(ctx context.Context, started <-chan struct{}) (end func()) {
+// goWhenStarted calls run in a goroutine when started is closed. The function that it returns ends that and waits for it.
+func goWhenStarted(ctx context.Context, started <-chan struct{}, run func(ctx context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		select {
 		case <-started:
-			tuneMemory(ctx)
+			run(ctx)
 		case <-ctx.Done():
 		}
 	}()
@@ -155,12 +159,12 @@ func tuneMemory(ctx context.Context) {
 	}
 }
 
-func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interface) [][]supervisor.Component {
+func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 	store := etcd.New(etcd.Config{
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 	})
-	server := apiserver.New(apiserver.Deps{Listener: listener, Admin: admin}, c)
-	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, admin) }
+	server := apiserver.New(deps, c)
+	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, deps.Admin) }
 	last := []supervisor.Component{
 		{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
 		{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run},
@@ -169,7 +173,7 @@ func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interf
 	if encryption.IsRewriteDue(c) {
 		last = append(last, supervisor.Component{Name: statuspipe.Encryption, OneShot: true, Run: func(ctx context.Context, ready func()) error {
 			ready() // nothing waits for it
-			if err := encryption.Rewrite(ctx, admin, c); err != nil && ctx.Err() == nil {
+			if err := encryption.Rewrite(ctx, deps.Admin, c); err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Failed to encrypt Secrets that an older version has written; the next start tries again")
 			}
 			return nil

@@ -76,20 +76,33 @@ func (t Table) Release(port Port) error {
 	if err != nil {
 		return fmt.Errorf("forget the addresses of a Pod: %w", err)
 	}
-	for _, e := range elements { // one by one: an element that is missing fails those of its batch
-		conn, err := nftables.New()
-		if err != nil {
-			return fmt.Errorf("forget the addresses of the Pod at port %s: %w", port.Name, err)
-		}
-		err = conn.SetDeleteElements(t.set(e.set), []nftables.SetElement{{Key: e.key}})
-		if err == nil {
-			err = conn.Flush()
-		}
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("forget the addresses of the Pod at port %s: %w", port.Name, err)
+	err = t.remove(elements...)
+	if errors.Is(err, unix.ENOENT) { // one that is missing fails all
+		err = nil
+		for _, e := range elements {
+			if oneErr := t.remove(e); !errors.Is(oneErr, unix.ENOENT) {
+				err = errors.Join(err, oneErr)
+			}
 		}
 	}
+	if err != nil {
+		return fmt.Errorf("forget the addresses of the Pod at port %s: %w", port.Name, err)
+	}
 	return nil
+}
+
+// remove removes elements in one transaction: the kernel waits at the end of each until nobody uses what it removed.
+func (t Table) remove(elements ...element) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	for _, e := range elements {
+		if err := conn.SetDeleteElements(t.set(e.set), []nftables.SetElement{{Key: e.key}}); err != nil {
+			return err
+		}
+	}
+	return conn.Flush()
 }
 
 func (t Table) set(name string) *nftables.Set {

@@ -3,7 +3,7 @@
 // Ensure is idempotent: it keeps what exists and still matches the flags, and
 // creates what is missing, expires soon or no longer matches. Every file is
 // written atomically, a key before its certificate, so a crash leaves at worst a
-// key without a certificate, which the next start completes. Only a lost or damaged
-// authority is not repaired, because nothing that trusts the old one would trust a
-// new one: Ensure returns an error that says what to do.
+// key without a certificate, which the next start completes. A certificate of an authority is made again from its key. If
+// that key is lost or damaged, the authority is a new one, and what is left of the old one is kept beside it: copies of
+// kubeconfigs and machines that joined no longer work, which the log says.
 package pki

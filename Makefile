@@ -55,6 +55,7 @@ run: build ## start a real Kubernetes on this machine with the demo on it (root;
 .PHONY: panics
 panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N for another number)
 	@mkdir -p $(BIN)/panics
+	@for f in berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc cni images; do ln -sfn ../$$f $(BIN)/panics/$$f; done
 	@$(GO) build -trimpath -tags panicinjection -ldflags "$(LDFLAGS)" -o $(BIN)/panics/berth ./cmd/berth
 	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
 

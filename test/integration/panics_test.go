@@ -33,12 +33,11 @@ func TestPanicsHarmNothingElse(t *testing.T) {
 		require.NoError(t, err)
 	}
 	c := newClusterWithServices(t)
-	bin := filepath.Dir(c.berth)
-	c.berth = filepath.Join(bin, "panics", "berth")
+	c.berth = filepath.Join(filepath.Dir(c.berth), "panics", "berth") // of make panics
 	except := filepath.Join(t.TempDir(), "except")
 	t.Setenv("BERTH_PANIC_RATE", "0.05")
 	t.Setenv("BERTH_PANIC_EXCEPT", except)
-	c.up("--unsafe-no-fsync", "--bin-dir", bin)
+	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	c.apply(fmt.Sprintf(diskManifest, shell("/bin/busybox nc -ll -p 9000 -e /bin/busybox cat & while :; do date >> /data/beats; sleep 1; done",
 		`"name": "witness", "volumeMounts": [{"name": "disk", "mountPath": "/data"}]`)))

@@ -16,7 +16,7 @@ import (
 func TestSnapshots(t *testing.T) {
 	const meta = `"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "s", "namespace": "ns"`
 	for name, tc := range map[string]struct{ snapshot, reason, verdict string }{
-		"nobody responds": {meta + `}`, "SnapshotControllerSilent", "no snapshot controller has responded"},
+		"no response": {meta + `}`, "SnapshotControllerSilent", "no snapshot controller has responded"},
 		"failed": {meta + `}, "status": {"readyToUse": false, "error": {"message": "the disk is full"}}`,
 			"SnapshotFailed", "it cannot be taken: the disk is full"},
 		"pending": {meta + `}, "status": {"readyToUse": false, "boundVolumeSnapshotContentName": "c"}`, "SnapshotPending", "its driver is taking it"},

@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/up/isolate"
@@ -42,12 +44,27 @@ func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
 	return err
 }
 
-// listenOutside opens the API server's listening socket on the machine's loopback.
+const (
+	// portRetry is how often a port is tried again whose owner is ending, portTimeout for how long.
+	portRetry   = 20 * time.Millisecond
+	portTimeout = 5 * time.Second
+)
+
+// listenOutside opens the API server's listening socket on the machine's loopback. A port without a living owner is of a
+// process that was killed, whose threads the kernel still ends.
 func (l Layout) listenOutside(ctx context.Context) (*os.File, error) {
 	address := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.APIPort))
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address.String())
-	if errors.Is(err, unix.EADDRINUSE) {
+	var listener net.Listener
+	err := wait.PollUntilContextTimeout(ctx, portRetry, portTimeout, true, func(ctx context.Context) (bool, error) {
+		var err error
+		listener, err = config.Listen(ctx, "tcp", address.String())
+		if errors.Is(err, unix.EADDRINUSE) && portOwner("tcp", address.Port()) == "" {
+			return false, nil
+		}
+		return true, err
+	})
+	if errors.Is(err, unix.EADDRINUSE) || wait.Interrupted(err) && ctx.Err() == nil {
 		return nil, portInUse(address, "--api-port")
 	}
 	if err != nil {

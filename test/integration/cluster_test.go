@@ -33,7 +33,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/testnet"
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 // waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
@@ -154,6 +156,11 @@ func (c *cluster) killAll() {
 		c.t.Fatal("berth up survived SIGKILL")
 	}
 	c.cmd = nil
+	// The processes that inherited the lock end a little later.
+	require.NoError(c.t, c.poll(func(context.Context) bool {
+		lock, err := filelock.Acquire(filepath.Join(c.dataDir, isolate.LockName))
+		return err == nil && lock.Close() == nil
+	}), "%s stays locked", c.dataDir)
 }
 
 // killBerth ends only `berth up` itself with SIGKILL.

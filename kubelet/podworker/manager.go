@@ -90,7 +90,11 @@ func (m *Manager) Start(ctx context.Context) error {
 
 // HandlePod handles a change of a Pod from a source.
 func (m *Manager) HandlePod(change config.Change) {
-	contain.Guard("podworker.HandlePod", podutil.Name(change.Pod), func() { m.handlePod(change) })()
+	for range maxPanics { // a source does not repeat a change
+		if contain.Do("podworker.HandlePod", podutil.Name(change.Pod), func() error { m.handlePod(change); return nil }) == nil {
+			return
+		}
+	}
 }
 
 func (m *Manager) handlePod(change config.Change) {

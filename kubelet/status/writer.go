@@ -106,7 +106,10 @@ func (w *Writer) Start(ctx context.Context) error {
 				if quit {
 					return nil
 				}
-				contain.Guard("status.write", string(uid), func() { w.process(ctx, uid) })()
+				if contain.Do("status.write", string(uid), func() error { w.process(ctx, uid); return nil }) != nil {
+					w.queue.AddRateLimited(uid) // without its last status a deleted Pod would stay
+				}
+				w.queue.Done(uid)
 			}
 		}))
 	}
@@ -198,7 +201,6 @@ func (w *Writer) entry(pod *corev1.Pod) *entry {
 
 // process writes one Pod's status, and deletes its object if that was requested.
 func (w *Writer) process(ctx context.Context, uid types.UID) {
-	defer w.queue.Done(uid)
 	if ctx.Err() != nil {
 		return
 	}

@@ -202,7 +202,13 @@ func (w *worker) drainInbox() {
 	w.inbox = nil
 	w.mu.Unlock()
 	for _, fn := range inbox {
-		if err := contain.Do("podworker.post", w.object(), func() error { fn(); return nil }); err != nil {
+		var err error
+		for range maxPanics { // who posted it does not repeat it
+			if err = contain.Do("podworker.post", w.object(), func() error { fn(); return nil }); err == nil {
+				break
+			}
+		}
+		if err != nil {
 			w.panicked(err)
 		}
 	}

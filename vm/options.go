@@ -97,7 +97,11 @@ type files struct {
 func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID string) []string {
 	kernel := append([]string{
 		"root=/dev/vda", "rw", "console=ttyS0", "quiet", "systemd.hostname=" + o.Name, "systemd.machine_id=" + machineID,
+		"panic=-1", // with -no-reboot it ends qemu
 	}, o.KernelArgs...)
+	if accelerator != accelKVM {
+		kernel = append(kernel, "no_timer_check") // on a busy machine the kernel's check of its timer fails, and it panics
+	}
 	if o.Address != "" {
 		prefix := netip.MustParsePrefix(o.Address) // validate has parsed it
 		mask := net.IP(net.CIDRMask(prefix.Bits(), 32))

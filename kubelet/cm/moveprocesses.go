@@ -17,7 +17,8 @@ const maxMoveAttempts = 20
 
 // enableForChildren enables the controller for the cgroups below dir. A cgroup of v2 with processes of its own cannot do
 // that ("no internal processes"; only the machine's root may). In a container the topmost visible cgroup is such a one:
-// the process that started berth runs in it, and berth too. They are moved into a cgroup below it.
+// the process that started berth runs in it, and berth too. They are moved into a cgroup below it. The error that shows them
+// depends on the order of the controllers: see domainFirst.
 func (h Hierarchy) enableForChildren(dir, controller string) error {
 	err := enable(dir, controller)
 	for try := 0; hasProcesses(err) && dir == h.Dir && try < maxMoveAttempts; try++ {

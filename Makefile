@@ -74,6 +74,10 @@ test: build thirdparty ## run every test: vet, unit tests with the race detector
 unit: ## run the unit tests alone
 	@$(GO) test ./...
 
+.PHONY: picture
+picture: ## draw the picture of the README anew, from the demo's Pod on a cluster that runs (make run)
+	@$(BIN)/berth explain $$($(BIN)/berth kubectl get pods -l app=demo -o name | head -n 1) --svg docs/pod.svg
+
 .PHONY: page-script
 page-script: ## bundle the script of the page: page/script into page/static/app.js
 	@cd test/page && $(GO) test -count=1 -run '^TestTheBundleIsMadeOfItsSource$$' . -update

@@ -157,7 +157,8 @@ func round(v float64) float64 { return math.Round(v*10) / 10 }
 // addTicks adds the time axis, with round numbers.
 func (s *scene) addTicks() {
 	wanted := math.Max(3, math.Floor(s.PlotWidth/110))
-	step := math.Pow(10, math.Floor(math.Log10(s.total/wanted)))
+	unit := axisUnit(s.total)
+	step := unit * math.Pow(10, math.Floor(math.Log10(s.total/unit/wanted)))
 	for _, factor := range []float64{1, 2, 5, 10} {
 		if s.total/(step*factor) <= wanted {
 			step *= factor
@@ -175,20 +176,34 @@ func (s *scene) addTicks() {
 	}
 }
 
+// The units of time axes in milliseconds.
+const (
+	inSeconds = 1000.0
+	inMinutes = 60 * inSeconds
+	inHours   = 60 * inMinutes
+)
+
+// axisUnit returns the unit of an axis of that length.
+func axisUnit(total float64) float64 {
+	switch {
+	case total < inSeconds:
+		return 1
+	case total < 3*inMinutes:
+		return inSeconds
+	case total < 3*inHours:
+		return inMinutes
+	}
+	return inHours
+}
+
 // axisLabel prints a moment in the unit of the whole axis.
 func axisLabel(ms, total float64) string {
-	trim := func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") }
-	switch {
-	case ms == 0:
+	if ms == 0 {
 		return "0"
-	case total < 1000:
-		return trim(ms) + " ms"
-	case total < 180_000:
-		return trim(ms/1000) + " s"
-	case total < 3*3_600_000:
-		return trim(ms/60_000) + " min"
 	}
-	return trim(ms/3_600_000) + " h"
+	unit := axisUnit(total)
+	names := map[float64]string{1: " ms", inSeconds: " s", inMinutes: " min", inHours: " h"}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", ms/unit), ".0") + names[unit]
 }
 
 // addBar adds a row below the last one.

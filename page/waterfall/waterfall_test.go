@@ -108,6 +108,15 @@ func TestAChartIsBounded(t *testing.T) {
 	require.Contains(t, draw(t, waterfall.Chart{Title: "empty"}, waterfall.Wide("a")), "No stage is recorded.")
 }
 
+func TestTheAxisHasRoundNumbers(t *testing.T) {
+	for end, labels := range map[int][]string{900: {">200 ms<", ">800 ms<"}, 3_000_000: {">10 min<", ">40 min<"}, 50_000_000: {">5 h<", ">10 h<"}} {
+		svg := draw(t, chartOf("x", record(), at(end)), waterfall.Wide("a"))
+		for _, label := range labels {
+			require.Contains(t, svg, label)
+		}
+	}
+}
+
 func TestDurationsForPeople(t *testing.T) {
 	for ms, want := range map[float64]string{0: "0 ms", 0.5: "0.5 ms", 12.6: "13 ms", 1234: "1.23 s", 125_000: "2m5s", 3_700_000 * 3: "3h5m0s"} {
 		require.Equal(t, want, waterfall.Duration(ms))

@@ -135,7 +135,8 @@ func TestSnapshotControllersOfOthers(t *testing.T) {
 	importShell(t, c)
 	kubeconfig := "--kubeconfig=" + filepath.Join(c.dataDir, "admin.kubeconfig")
 	socket := filepath.Join(c.runDir(), "csi.sock")
-	driver := []string{"controllers", kubeconfig, "--csi-driver", "csi.berth.dev=" + socket, "--csi-attacher=false"}
+	// The scheduler places a Pod only where the driver's capacity is published.
+	driver := []string{"controllers", kubeconfig, "--csi-driver", "csi.berth.dev=" + socket, "--csi-attacher=false", "--csi-capacity", "--leader-election=false"}
 
 	// Both are there before the definitions are, and continue when these are created.
 	endOwn := beside(t, c.berth, append(driver, "--csi-snapshotter=false", "--controllers", "snapshot")...)

@@ -18,7 +18,7 @@ type Idling struct {
 // SecondsPerMinute is the CPU time, in seconds, that the process uses in a minute.
 func (i Idling) SecondsPerMinute() float64 { return i.CPU * time.Minute.Seconds() }
 
-// MeasureIdle waits for the duration and returns what each of the processes used in it. The caller sees to it that nothing happens.
+// MeasureIdle waits for the duration and returns what each of the processes used in it. The caller ensures that nothing happens.
 func MeasureIdle(ctx context.Context, pids []int, duration time.Duration) ([]Idling, error) {
 	before, err := UsagesOf(pids)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package timerslack lets the kernel run timers of this process late while nobody uses the cluster, so that several of them
+// Package timerslack lets the kernel run timers of this process late while the cluster is not in use, so that several of them
 // share one wake-up.
 //
 // An idle control plane has some three hundred timers a second, each of which does almost nothing: nearly all of its CPU time

@@ -91,7 +91,7 @@ func (t Table) Release(port Port) error {
 	return nil
 }
 
-// remove removes elements in one transaction: the kernel waits at the end of each until nobody uses what it removed.
+// remove removes elements in one transaction: the kernel waits at the end of each until what it removed is no longer in use.
 func (t Table) remove(elements ...element) error {
 	conn, err := nftables.New()
 	if err != nil {

@@ -43,7 +43,7 @@ const (
 	// stopTimeout is how long a stop may take before the process ends anyway;
 	// etcd loses nothing by that.
 	stopTimeout = 10 * time.Second
-	// lateTimers is how late a timer may be while nobody uses the cluster, which is so when unusedTime has passed since the
+	// lateTimers is how late a timer may be while the cluster is not in use, which is so when unusedTime has passed since the
 	// last request.
 	lateTimers = 100 * time.Millisecond
 	unusedTime = time.Second

@@ -344,7 +344,7 @@ func TestUnified(t *testing.T) {
 		group + "/memory.max":       fmt.Sprint(64 << 20),
 		group + "/pids.max":         "50",
 		group + "/hugetlb.2MB.max":  fmt.Sprint(4 << 20),
-		"/b/cgroup.subtree_control": "+hugetlb", // a plain file keeps only what is written last
+		"/b/cgroup.subtree_control": "+pids", // a plain file keeps only what is written last: controllers of threads come last
 	} {
 		content, err := os.ReadFile(filepath.Join(h.Dir, file))
 		require.NoError(t, err)

@@ -79,7 +79,7 @@ func (c *cluster) checkCanary(t *testing.T, canary string) {
 	require.Empty(t, filesWith(t, filepath.Join(c.dataDir, "etcd"), canary))
 	pages := map[string]string{
 		"events":  c.mustRun("kubectl", "get", "events", "-A", "-o", "json"),
-		"explain": c.mustRun("explain", "user", "-o", "json"),
+		"explain": c.mustRun("explain", "pod/user", "-o", "json"),
 		"doctor":  func() string { out, _ := c.run("doctor"); return out }(),
 	}
 	for _, path := range []string{"configz", "flagz", "metrics", "statusz", "pods"} {

@@ -29,6 +29,7 @@ var children = map[string]string{
 // TestChildrenOfBerthUpMayDie kills each process of a cluster in turn, then stops all of them at once, so that they hang: each is
 // started again, which the cluster says, and nothing else notices.
 func TestChildrenOfBerthUpMayDie(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	c := newClusterWithServices(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

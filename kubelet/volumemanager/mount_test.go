@@ -298,7 +298,7 @@ func TestVolumesOfClaimsAreKnownBeforeTheyAreMounted(t *testing.T) {
 	require.Contains(t, f.nextEvent(), `"c" not found`)
 	require.Empty(t, found)
 	claim, pv, _ := f.newLocalClaim("c")
-	f.create(claim, pv, newNode())
+	f.create(pv, newNode(), claim) // the claim last: its event may cause the next attempt at once
 	f.waitForWatch("persistentvolumeclaims")
 	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
 	volumes := <-found

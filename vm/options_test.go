@@ -37,7 +37,7 @@ func TestQemuArguments(t *testing.T) {
 	for _, want := range []string{
 		"-smp 8,sockets=2", "-accel tcg,thread=multi -cpu max",
 		"-numa node,nodeid=0,cpus=0-3,memdev=mem0", "-numa node,nodeid=1,cpus=4-7,memdev=mem1", "id=mem1,size=2048M",
-		"systemd.hostname=node1 systemd.machine_id=0123 hugepages=4", "ifname=lan:52:54:00:be:01:07 ip=10.1.2.3:::255.255.240.0::lan:none",
+		"systemd.hostname=node1 systemd.machine_id=0123 panic=-1 hugepages=4 no_timer_check", "ifname=lan:52:54:00:be:01:07 ip=10.1.2.3:::255.255.240.0::lan:none",
 		"restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:2222-:22", "file=/m/disk1,if=none,id=disk1,format=raw",
 		"file=/m/share1,if=none,id=share1,format=raw,discard=unmap,readonly=on", "addr.path=/m/net", "mac=52:54:00:be:01:07",
 	} {

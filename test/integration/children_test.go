@@ -77,6 +77,7 @@ func TestChildrenOfBerthUpMayDie(t *testing.T) {
 		}
 	}
 	pids := c.childPIDs(t)
+	c.waitWatched(t)
 	began := time.Now()
 	for _, pid := range pids {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
@@ -90,6 +91,18 @@ func TestChildrenOfBerthUpMayDie(t *testing.T) {
 	unharmed("everything")
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// waitWatched waits until each child has responded after its last start: before that it counts as starting for long.
+func (c *cluster) waitWatched(t *testing.T) {
+	t.Helper()
+	var log []byte
+	require.NoError(t, c.poll(func(context.Context) bool {
+		var err error
+		log, err = os.ReadFile(filepath.Join(c.dataDir, "log", "berth.log"))
+		// Each has started twice: with the cluster, and after its end.
+		return err == nil && strings.Count(string(log), `msg="program responds"`) >= 2*len(children)
+	}), "%s", log)
 }
 
 // childPIDs returns the processes of the cluster's pid files.

@@ -82,7 +82,7 @@ func (c *cluster) checkCanary(t *testing.T, canary string) {
 		"explain": c.mustRun("explain", "pod/user", "-o", "json"),
 		"doctor":  func() string { out, _ := c.run("doctor"); return out }(),
 	}
-	for _, path := range []string{"configz", "flagz", "metrics", "statusz", "pods"} {
+	for _, path := range []string{"configz", "metrics", "statusz", "pods"} { // berth up has no /flagz
 		pages[path] = c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/"+path)
 	}
 	for name, page := range pages {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Health is how a program shows that it does not hang: it replies on a socket. A program is not watched before its first
-// reply, so that a slow start is not a hang.
+// Health is how a program shows that it does not hang: it replies on a socket. Before its first reply a program may take long,
+// so that a slow start is not a hang.
 type Health struct {
 	// Network and Address are those of net.Dial.
 	Network string `json:"network"`
@@ -26,11 +26,13 @@ const (
 	// healthPeriod is the time between two checks of a program, and startPeriod that before its first reply.
 	healthPeriod = 10 * time.Second
 	startPeriod  = time.Second
+	// startLimit is how long a program may take to its first reply. The slowest machines need some minutes for the control plane.
+	startLimit = 10 * time.Minute
 )
 
-// watch returns an error when the program hangs, and nil when ctx is done.
-func (h Health) watch(ctx context.Context, source clock.WithTicker) error {
-	seen, failures := false, 0
+// watch returns an error when the program hangs, and nil when ctx is done. It calls responds at the first reply.
+func (h Health) watch(ctx context.Context, source clock.WithTicker, responds func()) error {
+	seen, failures, began := false, 0, source.Now()
 	for {
 		err := h.check(ctx)
 		period := healthPeriod
@@ -38,7 +40,12 @@ func (h Health) watch(ctx context.Context, source clock.WithTicker) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
+			if !seen {
+				responds()
+			}
 			seen, failures = true, 0
+		case !seen && source.Since(began) >= startLimit:
+			return fmt.Errorf("it did not respond within %v of its start: %w", startLimit, err)
 		case !seen:
 			period = startPeriod
 		default:

@@ -64,7 +64,7 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 	if task == TaskCleanup {
 		program.PIDFile, program.Health = "", nil
 	}
-	err = program.run(ctx, running{clock: s.deps.Clock, files: []*os.File{theirs}})
+	err = program.run(ctx, running{clock: s.deps.Clock, files: []*os.File{theirs}, onHealthy: s.logHealthy(program.Name)})
 	s.mu.Lock()
 	s.link = nil
 	s.mu.Unlock()

@@ -52,6 +52,8 @@ type running struct {
 	files []*os.File
 	// onLine gets every line of standard output, from one goroutine; nil unless Lines is set.
 	onLine func(line string)
+	// onHealthy is called at the first reply of the program's Health; it may be nil.
+	onHealthy func()
 }
 
 // Run starts the program and waits until it exits. When ctx is done it sends the stop signal, and SIGKILL after the stop
@@ -76,7 +78,7 @@ func (p Program) run(ctx context.Context, with running) error {
 	if err := p.record(cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
-	hang, endWatch := p.watch(ctx, with.clock, cmd.Process)
+	hang, endWatch := p.watch(ctx, with, cmd.Process)
 	err = cmd.Wait()
 	endWatch()
 	if removeErr := p.forget(); removeErr != nil {
@@ -128,7 +130,7 @@ func (p Program) command(ctx context.Context, logFile *os.File, with running) *e
 }
 
 // watch kills the process when it hangs, until end is called. hang is why; nil if it was not killed.
-func (p Program) watch(ctx context.Context, source clock.WithTicker, process *os.Process) (hang *atomic.Pointer[error], end func()) {
+func (p Program) watch(ctx context.Context, with running, process *os.Process) (hang *atomic.Pointer[error], end func()) {
 	hang = new(atomic.Pointer[error])
 	if p.Health == nil {
 		return hang, func() {}
@@ -137,7 +139,11 @@ func (p Program) watch(ctx context.Context, source clock.WithTicker, process *os
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := p.Health.watch(ctx, source); err != nil {
+		responds := with.onHealthy
+		if responds == nil {
+			responds = func() {}
+		}
+		if err := p.Health.watch(ctx, with.clock, responds); err != nil {
 			hang.Store(&err)
 			_ = process.Kill() // it has ended
 		}

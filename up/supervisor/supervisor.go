@@ -178,10 +178,15 @@ func (s *Supervisor) start(p Program, keep bool) {
 	}()
 }
 
+// logHealthy returns a function that logs that the program responds, and so is watched from now on.
+func (s *Supervisor) logHealthy(program string) func() {
+	return func() { s.deps.Logger.Info("program responds", "program", program) }
+}
+
 // runOnce runs a program until it exits, and sends its lines and its exit to the node, which may start it again then unless the
 // supervisor keeps it.
 func (s *Supervisor) runOnce(ctx context.Context, program *supervised, keep bool) error {
-	with := running{clock: s.deps.Clock}
+	with := running{clock: s.deps.Clock, onHealthy: s.logHealthy(program.Name)}
 	for _, fd := range program.Files {
 		with.files = append(with.files, s.files[fd])
 	}

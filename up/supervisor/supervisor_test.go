@@ -209,6 +209,22 @@ func TestAProgramThatHangsIsStartedAgain(t *testing.T) {
 	<-served
 }
 
+// TestProgramThatNeverRespondsHangs has no socket to reply on: the program is killed when its start has taken too long.
+func TestProgramThatNeverRespondsHangs(t *testing.T) {
+	fake := clocktesting.NewFakeClock(time.Unix(0, 0))
+	p := shell(t, "exec sleep 1000")
+	p.Health = &Health{Network: "unix", Address: filepath.Join(t.TempDir(), "none.sock"), Timeout: time.Minute, Failures: 2}
+	ended := make(chan error, 1)
+	healthy := func() { t.Error("it does not respond") }
+	go func() { ended <- p.run(t.Context(), running{clock: fake, onHealthy: healthy}) }()
+	for range int(startLimit / startPeriod) {
+		require.Eventually(t, func() bool { return fake.HasWaiters() || len(ended) > 0 }, time.Minute, time.Millisecond)
+		require.Empty(t, ended, "it may still start")
+		fake.Step(startPeriod)
+	}
+	require.ErrorContains(t, <-ended, "thing hung and was killed: it did not respond within 10m0s of its start")
+}
+
 func TestRestartWaitsLongerEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var delays []time.Duration

@@ -152,13 +152,18 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 	t := &term{withdraw: withdraw, result: make(chan error, 1)}
 	config := e.election(leaderelection.LeaderCallbacks{
 		OnStartedLeading: func(leading context.Context) {
-			leading, end := context.WithCancel(leading)
+			working, end := context.WithCancel(leading)
 			defer end()
 			defer context.AfterFunc(ctx, end)()
 			e.deps.Logger.Info("leading", "lease", e.config.Name, "identity", e.config.Identity)
 			e.leading.Store(true)
-			err := work(leading)
+			err := work(working)
 			e.leading.Store(false)
+			// Only finish cancels the election of a leader. If leading has ended before, the renewal failed.
+			if leading.Err() != nil && election.Err() == nil {
+				err = errors.Join(fmt.Errorf("renew lease %s/%s within %s: %w",
+					e.config.Namespace, e.config.Name, e.config.RenewDeadline, ErrLost), err)
+			}
 			t.finish(err)
 		},
 		OnStoppedLeading: func() {},
@@ -173,13 +178,7 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 	if !t.isLeading() {
 		return nil // ctx ended before it was this copy's turn
 	}
-	lost := election.Err() == nil // the election was not cancelled, so the renewal failed
-	err = <-t.result
-	if lost {
-		return errors.Join(fmt.Errorf("renew lease %s/%s within %s: %w",
-			e.config.Namespace, e.config.Name, e.config.RenewDeadline, ErrLost), err)
-	}
-	return err
+	return <-t.result
 }
 
 // term is one time of waiting and leading.

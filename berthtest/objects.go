@@ -35,8 +35,8 @@ func (c *Cluster) Apply(manifest string) {
 }
 
 // Eventually waits until the object satisfies a condition, and returns it then. object has the name, and the namespace unless
-// that is the test's; its type, one of client-go's scheme or *unstructured.Unstructured, says what it is. It need not exist yet. What
-// says what the test waits for, for its error. The condition is evaluated at each change of the object, not periodically.
+// that is the test's; its type, one of client-go's scheme or *unstructured.Unstructured, says what it is. It need not exist yet. The
+// argument what is for the error: what the test waits for. The condition is evaluated at each change of the object, not periodically.
 func Eventually[T metav1.Object](c *Cluster, object T, what string, satisfied func(T) bool) T {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)

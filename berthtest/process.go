@@ -64,7 +64,7 @@ func (p *process) waitReady(ctx context.Context) error {
 	}
 }
 
-// stop ends the cluster in order. After timeout, or when the cluster is worth nothing to anybody, it is killed.
+// stop ends the cluster in order. After timeout it is killed.
 func (p *process) stop(timeout time.Duration) error {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop berth up: %w", err)

@@ -30,8 +30,7 @@ import (
 const (
 	// HookName is the hook's name; the check in /readyz is poststarthook/HookName.
 	HookName = "berth/bootstrap"
-	// retryPeriod and retryTimeout: the first requests may be sent before the server
-	// has all its storage. A server without its roles must not run.
+	// retryPeriod and retryTimeout are those of Retry. A server without its roles must not run.
 	retryPeriod  = 50 * time.Millisecond
 	retryTimeout = 30 * time.Second
 	// workers is how many objects are handled at a time: enough for etcd to complete
@@ -52,16 +51,24 @@ func Hook(hook genericapiserver.PostStartHookContext) error {
 	if err != nil {
 		return fmt.Errorf("create client for bootstrap: %w", err)
 	}
+	if err := Retry(hook.Context, func(ctx context.Context) error { return Ensure(ctx, client) }); err != nil {
+		return fmt.Errorf("create the objects that Kubernetes relies on: %w", err)
+	}
+	return nil
+}
+
+// Retry calls write until it succeeds, for hooks of the API server: the first requests may be sent before it has all its storage. Its
+// error has that of the last call, too.
+func Retry(ctx context.Context, write func(ctx context.Context) error) error {
 	var last error
-	err = wait.PollUntilContextTimeout(hook.Context, retryPeriod, retryTimeout, true,
-		func(ctx context.Context) (bool, error) {
-			if last = Ensure(ctx, client); last != nil {
-				klog.V(2).InfoS("Failed to create the default roles; retrying", "error", last)
-			}
-			return last == nil, nil
-		})
+	err := wait.PollUntilContextTimeout(ctx, retryPeriod, retryTimeout, true, func(ctx context.Context) (bool, error) {
+		if last = write(ctx); last != nil {
+			klog.V(2).InfoS("Failed to write objects of the start; retrying", "error", last)
+		}
+		return last == nil, nil
+	})
 	if err != nil {
-		return fmt.Errorf("create the objects that Kubernetes relies on: %w: %w", err, last)
+		return fmt.Errorf("%w: %w", err, last)
 	}
 	return nil
 }

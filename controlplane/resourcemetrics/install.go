@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/informers"
@@ -24,6 +22,8 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/install"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/controlplane/bootstrap"
 )
 
 const (
@@ -33,9 +33,6 @@ const (
 	apiServiceName = "v1beta1.metrics.k8s.io"
 	// The priorities are those of metrics-server's APIService.
 	groupPriority, versionPriority = 100, 100
-	// retryPeriod and retryTimeout: the first requests may be sent before the server has all its storage.
-	retryPeriod  = 50 * time.Millisecond
-	retryTimeout = 30 * time.Second
 )
 
 // Deps are the dependencies of Install. All are required.
@@ -87,13 +84,15 @@ func Hook(hook genericapiserver.PostStartHookContext) error {
 	if err != nil {
 		return fmt.Errorf("create client for %s: %w", apiServiceName, err)
 	}
-	var last error
-	err = wait.PollUntilContextTimeout(hook.Context, retryPeriod, retryTimeout, true, func(ctx context.Context) (bool, error) {
-		_, last = client.APIServices().Create(ctx, apiService(), metav1.CreateOptions{})
-		return last == nil || apierrors.IsAlreadyExists(last), nil
+	err = bootstrap.Retry(hook.Context, func(ctx context.Context) error {
+		_, err := client.APIServices().Create(ctx, apiService(), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
 	})
 	if err != nil {
-		return fmt.Errorf("register %s: %w: %w", apiServiceName, err, last)
+		return fmt.Errorf("register %s: %w", apiServiceName, err)
 	}
 	return nil
 }

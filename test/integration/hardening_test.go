@@ -90,7 +90,7 @@ func (c *cluster) checkCanary(t *testing.T, canary string) {
 	}
 	for pid, command := range c.processes() {
 		program, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe")) // it may have ended
-		if filepath.Base(program) == "busybox" { // the Pod's own process has its Secret
+		if filepath.Base(program) == "busybox" {                                    // the Pod's own process has its Secret
 			continue
 		}
 		for _, file := range []string{"cmdline", "environ"} {

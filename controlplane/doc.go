@@ -23,7 +23,7 @@
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
 //	gctuner                 garbage collection: often while idle, rarely while busy
 //	codepages               releases the memory of code that only the start needed
-//	timerslack              lets timers share wake-ups while the cluster is not in use
+//	idletuner               saves wake-ups while the cluster is not in use
 //	watchprobe              detects that the controller manager has started
 //	atomicfile              replaces private files atomically
 //	statuspipe              writes one JSON line for each state that a component reaches

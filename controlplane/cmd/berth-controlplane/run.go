@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/gctuner"
 	"github.com/berth-dev/berth/controlplane/healthsocket"
+	"github.com/berth-dev/berth/controlplane/idletuner"
 	"github.com/berth-dev/berth/controlplane/kubeconfig"
 	"github.com/berth-dev/berth/controlplane/listen"
 	"github.com/berth-dev/berth/controlplane/pki"
@@ -32,7 +33,6 @@ import (
 	"github.com/berth-dev/berth/controlplane/scheduler"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 	"github.com/berth-dev/berth/controlplane/supervisor"
-	"github.com/berth-dev/berth/controlplane/timerslack"
 )
 
 const (
@@ -45,7 +45,7 @@ const (
 	stopTimeout = 10 * time.Second
 	// lateTimers is how late a timer may be while the cluster is not in use, which is so when unusedTime has passed since the
 	// last request.
-	lateTimers = 100 * time.Millisecond
+	lateTimers = 500 * time.Millisecond
 	unusedTime = time.Second
 )
 
@@ -96,17 +96,17 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 		return err
 	}
 	defer health.Close()
-	started, timers := make(chan struct{}), timerslack.New(lateTimers, unusedTime)
+	started, idle := make(chan struct{}), idletuner.New(lateTimers, unusedTime)
 	defer goWhenStarted(ctx, started, tuneMemory)()
 	defer goWhenStarted(ctx, started, func(ctx context.Context) {
-		if err := timers.Run(ctx); err != nil {
-			klog.V(2).InfoS("Failed to let timers share wake-ups; an idle control plane needs more CPU time", "error", err)
+		if err := idle.Run(ctx); err != nil {
+			klog.V(2).InfoS("Failed to save CPU time while the cluster is not in use; an idle control plane needs more", "error", err)
 		}
 	})()
 	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
-		Phases: phases(c, apiserver.Deps{Listener: listener, Admin: admin, Used: timers.Use}), StopTimeout: stopTimeout,
+		Phases: phases(c, apiserver.Deps{Listener: listener, Admin: admin, Used: idle.Use}), StopTimeout: stopTimeout,
 	})
 	if err != nil {
 		return err

@@ -1,10 +1,11 @@
-// Package timerslack lets the kernel run timers of this process late while the cluster is not in use, so that several of them
-// share one wake-up.
+// Package idletuner makes this process need less CPU time while the cluster is not in use: the kernel runs timers late, so that
+// several of them share one wake-up, and Go uses one processor, so that a wake-up wakes one thread.
 //
 // An idle control plane has some three hundred timers a second, each of which does almost nothing: nearly all of its CPU time
-// is that of waking up. But Go's runtime sleeps for microseconds, too, when it looks for work, and a thread that sleeps for too
-// long then is missing. So timers are on time from a request until some time after the last one.
-package timerslack
+// is that of waking up, and of threads that look for work beside the one that has some. But Go's runtime sleeps for
+// microseconds, too, when it looks for work, and a thread that sleeps for too long then is missing. So timers are on time and
+// all processors are used from a request until some time after the last one.
+package idletuner
 
 import (
 	"context"
@@ -13,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -20,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tuner delays the timers of this process while it is not in use. Use New.
+// Tuner delays the timers of this process and limits it to one processor while it is not in use. Use New.
 type Tuner struct {
 	late, rest time.Duration
 	// uses counts the calls of Use. asleep is set while timers are late; then Use sends to woken.
@@ -34,7 +36,7 @@ func New(late, rest time.Duration) *Tuner {
 	return &Tuner{late: late, rest: rest, woken: make(chan struct{}, 1)}
 }
 
-// Use reports that the process is in use: its timers are on time at once. It is cheap and safe for concurrent use.
+// Use reports that the process is in use, which ends the delay and the limit at once. It is cheap and safe for concurrent use.
 func (t *Tuner) Use() {
 	t.uses.Add(1)
 	if t.asleep.Load() {
@@ -45,27 +47,46 @@ func (t *Tuner) Use() {
 	}
 }
 
-// Run delays and restores the timers until ctx ends, when they are on time again. Run it once, after the start.
+// Run delays and limits the process while it is not in use, until ctx ends. Run it once, after the start. It changes the whole
+// process; nothing else may call runtime.GOMAXPROCS.
 func (t *Tuner) Run(ctx context.Context) error {
 	usual, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil {
 		return fmt.Errorf("read the precision of timers: %w", err)
 	}
 	for t.waitRest(ctx) {
-		t.asleep.Store(true)
-		if err := set(t.late); err != nil {
-			return errors.Join(err, set(time.Duration(usual)))
-		}
-		select {
-		case <-t.woken:
-		case <-ctx.Done():
-		}
-		t.asleep.Store(false)
-		if err := set(time.Duration(usual)); err != nil {
+		if err := t.sleep(ctx, time.Duration(usual)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sleep delays the timers and uses one processor until Use is called or ctx ends.
+func (t *Tuner) sleep(ctx context.Context, usual time.Duration) error {
+	t.asleep.Store(true)
+	defer limitToOneProcessor()()
+	err := delayTimers(t.late)
+	if err == nil {
+		select {
+		case <-t.woken:
+		case <-ctx.Done():
+		}
+	}
+	t.asleep.Store(false)
+	return errors.Join(err, delayTimers(usual))
+}
+
+// limitToOneProcessor makes Go run goroutines on one processor until the function that it returns is called.
+func limitToOneProcessor() (restore func()) {
+	usual := runtime.GOMAXPROCS(1)
+	return func() {
+		if os.Getenv("GOMAXPROCS") != "" {
+			runtime.GOMAXPROCS(usual)
+			return
+		}
+		runtime.SetDefaultGOMAXPROCS() // which follows changes of the cgroup's limit, unlike a number
+	}
 }
 
 // waitRest waits until Use was not called for a while, and returns false if ctx has ended.
@@ -85,8 +106,8 @@ func (t *Tuner) waitRest(ctx context.Context) bool {
 	}
 }
 
-// set lets the timers of all threads, and of those that they create, be late by up to the duration.
-func set(late time.Duration) error {
+// delayTimers lets the timers of all threads, and of those that they create, be late by up to the duration.
+func delayTimers(late time.Duration) error {
 	done := make(map[string]bool)
 	for before := -1; before < len(done); { // until no thread came meanwhile, which may have the value of one that created it
 		before = len(done)

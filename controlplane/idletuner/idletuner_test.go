@@ -1,9 +1,10 @@
-package timerslack
+package idletuner
 
 import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,14 +45,17 @@ func lateThreads(t *testing.T) int {
 	return count
 }
 
-func TestTimersAreLateUntilTheFirstUse(t *testing.T) {
+func TestTheProcessIsSlowUntilTheFirstUse(t *testing.T) {
+	processors := runtime.GOMAXPROCS(0)
 	tuner := New(late, 300*time.Millisecond)
 	run(t, tuner)
 	for range 3 {
-		require.Eventually(t, func() bool { return lateThreads(t) > 1 }, time.Minute, time.Millisecond, "not in use")
+		require.Eventually(t, func() bool {
+			return lateThreads(t) > 1 && runtime.GOMAXPROCS(0) == 1
+		}, time.Minute, time.Millisecond, "not in use")
 		require.Eventually(t, func() bool {
 			tuner.Use()
-			return lateThreads(t) == 0
+			return lateThreads(t) == 0 && runtime.GOMAXPROCS(0) == processors
 		}, time.Minute, time.Millisecond, "in use")
 	}
 }

@@ -57,7 +57,7 @@ func TestMoreBadNeighbours(t *testing.T) {
 
 // inodeFiller makes empty files until its node has hardly any inodes left.
 func (n *neighbourhood) inodeFiller(t *testing.T) {
-	n.bad(t, "inodes", `i=0; while :; do i=$((i+1)); : > /fill/$i; done`, `"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]`,
+	n.bad(t, "inodes", `i=0; while true; do i=$((i+1)); true > /fill/$i || /bin/busybox sleep 1; done`, `"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]`,
 		never+`, "volumes": [{"name": "fill", "emptyDir": {}}]`)
 	pod := n.ended(t, "inodes")
 	require.Equal(t, "Evicted", pod.Status.Reason)

@@ -12,12 +12,10 @@ import (
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
-	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controlplane/admission"
 	"github.com/berth-dev/berth/controlplane/atomicfile"
@@ -27,7 +25,6 @@ import (
 	"github.com/berth-dev/berth/controlplane/encryption"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/pki"
-	"github.com/berth-dev/berth/controlplane/resourcemetrics"
 )
 
 // readyzPeriod is how often /readyz is requested during a start: the API server has
@@ -131,7 +128,7 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 	if err := server.GenericAPIServer.AddPostStartHook(bootstrap.HookName, bootstrap.Hook); err != nil {
 		return fmt.Errorf("add bootstrap: %w", err)
 	}
-	if err := installMetrics(server.GenericAPIServer, completed); err != nil {
+	if err := s.installMetrics(server.GenericAPIServer, completed); err != nil {
 		return err
 	}
 	prepared, err := server.PrepareRun()
@@ -139,26 +136,6 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 		return fmt.Errorf("prepare server: %w", err)
 	}
 	return prepared.Run(ctx)
-}
-
-// installMetrics makes the server serve metrics.k8s.io.
-func installMetrics(aggregator *genericapiserver.GenericAPIServer, config app.CompletedConfig) error {
-	kube, ok := aggregator.NextDelegate().(*genericapiserver.GenericAPIServer)
-	if !ok {
-		return fmt.Errorf("install metrics.k8s.io: the aggregator delegates to a %T", aggregator.NextDelegate())
-	}
-	err := resourcemetrics.Install(kube, resourcemetrics.Deps{
-		Informers: config.KubeAPIs.ControlPlane.VersionedInformers,
-		Kubelet:   config.KubeAPIs.Extra.KubeletClientConfig,
-		Clock:     clock.RealClock{},
-	})
-	if err != nil {
-		return err
-	}
-	if err := aggregator.AddPostStartHook(resourcemetrics.HookName, resourcemetrics.Hook); err != nil {
-		return fmt.Errorf("add the registration of metrics.k8s.io: %w", err)
-	}
-	return nil
 }
 
 func (s *Server) waitReady(ctx context.Context) error {

@@ -66,16 +66,24 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	if err := ensureClusterBinding(ctx, client, KubeletProxyRole, KubeletProxyRole, KubeletClientUser); err != nil {
 		return err
 	}
-	reader := metricsReader()
-	if err := ensure(ctx, api.ClusterRoles(), reader, changeClusterRole); err != nil {
-		return fmt.Errorf("ensure cluster role %q: %w", reader.Name, err)
+	for _, reader := range []*rbacv1.ClusterRole{usageReader(), metricsReader()} {
+		if err := ensure(ctx, api.ClusterRoles(), reader, changeClusterRole); err != nil {
+			return fmt.Errorf("ensure cluster role %q: %w", reader.Name, err)
+		}
 	}
 	return nil
 }
 
-// metricsReader extends the roles view, edit and admin by metrics.k8s.io: who may read Pods may read their usage. Its name is
-// that of the role that metrics-server brings.
+// metricsReader is the role of a Prometheus: all metrics at once. No one has it until an administrator binds it.
 func metricsReader() *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: meta(MetricsReaderRole, ""), Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"get"}, NonResourceURLs: []string{metricsPath}},
+	}}
+}
+
+// usageReader extends the roles view, edit and admin by metrics.k8s.io: who may read Pods may read their usage. Its name is
+// that of the role that metrics-server brings.
+func usageReader() *rbacv1.ClusterRole {
 	role := &rbacv1.ClusterRole{ObjectMeta: meta("system:aggregated-metrics-reader", ""), Rules: []rbacv1.PolicyRule{
 		rule("metrics.k8s.io", []string{"get", "list"}, "nodes", "pods"),
 	}}

@@ -29,9 +29,9 @@ func writes(client *fake.Clientset) []string {
 func TestEnsureTwiceWritesOnce(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
-	require.Len(t, writes(client), 4*4+4*2+3+3+2+1,
+	require.Len(t, writes(client), 4*4+4*2+3+3+2+2,
 		"a role, a lease role and their bindings for each controller, a role and its binding for DNS, the approver, load balancers and the timeline, two "+
-			"bindings and a role for kubelets, three bindings for joining, a role with its binding for nodes, and a role for metrics")
+			"bindings and a role for kubelets, three bindings for joining, a role with its binding for nodes, and two roles for metrics")
 	client.ClearActions()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	require.Empty(t, writes(client))

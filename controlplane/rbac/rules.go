@@ -20,6 +20,11 @@ const (
 	// KubeletProxyRole is what the API server may request from kubelets beside upstream's role for it.
 	KubeletProxyRole = "berth:apiserver-kubelet-proxy"
 
+	// MetricsReaderRole may read the metrics of all processes.
+	MetricsReaderRole = "berth:metrics-reader"
+	// metricsPath is where package clustermetrics serves them.
+	metricsPath = "/metrics/cluster"
+
 	// JoinersGroup has the bootstrap tokens of `berth token create`.
 	JoinersGroup = "system:bootstrappers:berth"
 	// nodesGroup has all nodes.

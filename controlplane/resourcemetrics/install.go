@@ -39,25 +39,18 @@ const (
 type Deps struct {
 	// Informers are those of the API server itself, which starts them.
 	Informers informers.SharedInformerFactory
-	// Kubelet is how the API server reaches kubelets.
-	Kubelet kubeletclient.KubeletClientConfig
-	Clock   clock.Clock
+	// Connections is how kubelets are reached.
+	Connections kubeletclient.ConnectionInfoGetter
+	Clock       clock.Clock
 }
 
 // Install adds the group to server, which must not run yet.
 func Install(server *genericapiserver.GenericAPIServer, deps Deps) error {
-	if deps.Informers == nil || deps.Clock == nil {
-		return errors.New("resourcemetrics: Deps.Informers and Deps.Clock are required")
+	if deps.Informers == nil || deps.Connections == nil || deps.Clock == nil {
+		return errors.New("resourcemetrics: Deps.Informers, Connections and Clock are required")
 	}
 	nodes, pods := deps.Informers.Core().V1().Nodes().Lister(), deps.Informers.Core().V1().Pods().Lister()
-	connections, err := kubeletclient.NewNodeConnectionInfoGetter(kubeletclient.NodeGetterFunc(
-		func(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
-			return nodes.Get(name)
-		}), deps.Kubelet)
-	if err != nil {
-		return fmt.Errorf("install %s: %w", metrics.GroupName, err)
-	}
-	kubelets := newKubelets(connections, deps.Clock)
+	kubelets := newKubelets(deps.Connections, deps.Clock)
 	scheme := newScheme()
 	group := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, metav1.ParameterCodec, serializer.NewCodecFactory(scheme))
 	group.VersionedResourcesStorageMap[v1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{

@@ -1,0 +1,127 @@
+package clustermetrics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/legacyregistry"
+	nodeutil "k8s.io/component-helpers/node/util"
+)
+
+// The processes.
+const (
+	processControlPlane = "controlplane"
+	processKubelet      = "kubelet"
+	processProxy        = "kube-proxy"
+)
+
+// source is one process.
+type source struct {
+	process, node string
+	// read returns its metrics, a part for each of its pages.
+	read func(ctx context.Context) ([][]*dto.MetricFamily, error)
+}
+
+// readOwn returns the metrics of this process: Kubernetes' components register theirs in one registry, etcd in another.
+func readOwn(context.Context) ([][]*dto.MetricFamily, error) {
+	kubernetes, err := legacyregistry.DefaultGatherer.Gather()
+	etcd, etcdErr := prometheus.DefaultGatherer.Gather()
+	return [][]*dto.MetricFamily{kubernetes, etcd}, errors.Join(err, etcdErr)
+}
+
+// kubeletPages are the pages of a kubelet that are read. /metrics/cadvisor has the usage of containers in far more detail than
+// /metrics/resource, and the same names for both.
+var kubeletPages = []string{"/metrics", "/metrics/resource", "/metrics/probes"}
+
+// readKubelet returns the metrics of a node's kubelet.
+func (h *Handler) readKubelet(ctx context.Context, node *corev1.Node) ([][]*dto.MetricFamily, error) {
+	if _, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady); ready == nil || ready.Status != corev1.ConditionTrue {
+		return nil, errors.New("the node is not Ready")
+	}
+	connection, err := h.deps.Connections.GetConnectionInfo(ctx, types.NodeName(node.Name))
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: connection.Transport}
+	var pages [][]*dto.MetricFamily
+	for _, page := range kubeletPages {
+		address := url.URL{Scheme: connection.Scheme, Host: net.JoinHostPort(connection.Hostname, connection.Port), Path: page}
+		families, err := fetch(ctx, client, address.String())
+		if err != nil {
+			return pages, err
+		}
+		pages = append(pages, families)
+	}
+	return pages, nil
+}
+
+// proxyAddress returns the address of the metrics of this machine's kube-proxy, as its configuration has it; empty if it has none.
+func proxyAddress(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the metrics of kube-proxy: %w", err)
+	}
+	var config struct {
+		MetricsBindAddress string `json:"metricsBindAddress"`
+	}
+	if err := json.Unmarshal(data, &config); err != nil {
+		return "", fmt.Errorf("find the metrics of kube-proxy in %s: %w", file, err)
+	}
+	return config.MetricsBindAddress, nil
+}
+
+// readProxy returns the metrics that kube-proxy serves on loopback.
+func readProxy(ctx context.Context, address string) ([][]*dto.MetricFamily, error) {
+	transport := &http.Transport{Proxy: nil} // an HTTP proxy of the environment must not see it
+	defer transport.CloseIdleConnections()
+	families, err := fetch(ctx, &http.Client{Transport: transport}, "http://"+address+"/metrics")
+	return [][]*dto.MetricFamily{families}, err
+}
+
+// maxPage bounds what a process may send, in bytes.
+const maxPage = 64 << 20
+
+// fetch reads a page of metrics, in the binary format if the process has that: it keeps native histograms.
+func fetch(ctx context.Context, client *http.Client, address string) ([]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim))+";q=1,"+string(expfmt.NewFormat(expfmt.TypeTextPlain))+";q=0.5")
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, 512)) // the status says enough without it
+		return nil, fmt.Errorf("read %s: %s: %s", address, response.Status, reason)
+	}
+	decoder := expfmt.NewDecoder(http.MaxBytesReader(nil, response.Body, maxPage), expfmt.ResponseFormat(response.Header))
+	var families []*dto.MetricFamily
+	for {
+		family := &dto.MetricFamily{}
+		if err := decoder.Decode(family); errors.Is(err, io.EOF) {
+			return families, nil
+		} else if err != nil {
+			return families, fmt.Errorf("read %s: %w", address, err)
+		}
+		families = append(families, family)
+	}
+}

@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/page"
@@ -28,7 +30,7 @@ func newServer(t *testing.T) (*page.Server, *testclock.FakeClock) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "a"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	clock := testclock.NewFakeClock(start)
-	server, err := page.New(page.Deps{Client: fake.NewClientset(pod), Logger: slog.New(slog.DiscardHandler), Clock: clock},
+	server, err := page.New(page.Deps{Connect: func() (kubernetes.Interface, error) { return fake.NewClientset(pod), nil }, Logger: slog.New(slog.DiscardHandler), Clock: clock},
 		page.Config{Address: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8099}, Cluster: "test"})
 	require.NoError(t, err)
 	return server, clock
@@ -163,4 +165,21 @@ func TestThePageIsCompleteWithoutAScript(t *testing.T) {
 	}
 	found := request{target: "/search?q=web", cookie: cookie}.send(t, server)
 	require.Equal(t, "/pod/shop/web", found.Header.Get("Location"), "one object is shown at once")
+}
+
+func TestThePageCannotChangeAnything(t *testing.T) {
+	var methods []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		methods = append(methods, r.Method)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind": "Pod", "apiVersion": "v1"}`)
+	}))
+	defer server.Close()
+	client, err := page.NewClient(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	_, err = client.CoreV1().Pods("shop").Get(t.Context(), "web", metav1.GetOptions{})
+	require.NoError(t, err)
+	err = client.CoreV1().Pods("shop").Delete(t.Context(), "web", metav1.DeleteOptions{})
+	require.ErrorContains(t, err, "the page only reads")
+	require.Equal(t, []string{http.MethodGet}, methods)
 }

@@ -27,6 +27,8 @@ type hub struct {
 	records   Records // nil without a running berth
 	command   func(string) string
 	cancel    context.CancelFunc
+	usage     *usage
+	traced    bool
 
 	mu        sync.Mutex // guards all below
 	versions  map[types.UID]uint64
@@ -43,25 +45,37 @@ type row struct {
 	explanation *explain.Explanation
 	version     uint64
 	at          time.Time
-	html        string
+	html, age   string
 }
+
+// item is the row as an element of a list.
+func (r *row) item() item {
+	return item{ID: rowID(r.explanation.Object.UID), HTML: r.html, Age: r.age}
+}
+
+func rowID(uid types.UID) string { return "r" + string(uid) }
 
 // syncTimeout bounds how long a first page waits for lists; what has none by then is read directly.
 const syncTimeout = 5 * time.Second
 
 // newHub starts a hub, which runs until close.
 func newHub(ctx context.Context, deps Deps, config Config) (*hub, error) {
+	client, err := deps.Connect()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hub{
-		records: deps.Records, command: config.Command, cancel: cancel, versions: make(map[types.UID]uint64),
+		records: deps.Records, command: config.Command, traced: config.Traced, cancel: cancel, versions: make(map[types.UID]uint64),
 		listeners: make(map[wakeup.Signal]struct{}), known: make(map[types.UID]timeline.Record), rows: make(map[types.UID]*row),
 	}
-	var err error
-	if h.informers, err = newInformerSet(deps.Client, h.objectChanged); err != nil {
+	if h.informers, err = newInformerSet(client, h.objectChanged); err != nil {
 		cancel()
 		return nil, err
 	}
-	h.source = explain.Source{Client: cachedClient{deps.Client, h.informers}, Network: deps.Network, Clock: deps.Clock}
+	h.source = explain.Source{Client: cachedClient{client, h.informers}, Network: deps.Network, Clock: deps.Clock}
+	h.usage = newUsage(client)
+	go contain.Guard("page.usage", "", func() { h.usage.follow(ctx, deps.Clock.Now, func() { h.bump() }) })()
 	if deps.Records != nil {
 		h.source.Records = h
 		go contain.Guard("page.stages", "", func() { h.follow(ctx) })()
@@ -82,7 +96,11 @@ func (h *hub) close() {
 func (h *hub) follow(ctx context.Context) {
 	_ = h.records.Stages(ctx, "", func() { h.setStreaming(true) }, func(change timeline.Change) {
 		h.mu.Lock()
-		delete(h.known, change.Ref.UID)
+		if change.Ref.UID == "" { // changes were lost, of unknown objects
+			clear(h.known)
+		} else {
+			delete(h.known, change.Ref.UID)
+		}
 		h.mu.Unlock()
 		h.bump(change.Ref.UID)
 	})
@@ -231,13 +249,22 @@ func (h *hub) version(uid types.UID) uint64 {
 	return h.versions[uid]
 }
 
-// rowLifetime is how long a row's sentence is shown unchanged: it contains times.
-const rowLifetime = 10 * time.Second
+// rowLifetime is how long a row's sentence is shown unchanged, because it contains times, and maxRowLifetime that of a row whose object
+// has waited for long.
+const rowLifetime, maxRowLifetime = 10 * time.Second, time.Minute
+
+// lifetime returns how long the row is shown unchanged: a tenth of the time that its sentence is about.
+func (r *row) lifetime(now time.Time) time.Duration {
+	if r.explanation.Since.IsZero() {
+		return rowLifetime
+	}
+	return min(max(now.Sub(r.explanation.Since)/10, rowLifetime), maxRowLifetime)
+}
 
 // explainRow returns the row of an object, explained again only after a change or its lifetime. The caller holds rowsMu.
 func (h *hub) explainRow(ctx context.Context, of explain.Candidate, now time.Time) *row {
 	version := h.version(of.UID)
-	if known := h.rows[of.UID]; known != nil && known.version == version && now.Sub(known.at) < rowLifetime {
+	if known := h.rows[of.UID]; known != nil && known.version == version && now.Sub(known.at) < known.lifetime(now) {
 		return known
 	}
 	explanation, err := h.explain(ctx, of.Kind, of.Namespace, of.Name)
@@ -245,7 +272,11 @@ func (h *hub) explainRow(ctx context.Context, of explain.Candidate, now time.Tim
 		return nil // it has gone meanwhile
 	}
 	fresh := &row{explanation: explanation, version: version, at: now}
-	fresh.html = fragmentHTML("row", newRowView(explanation, "r"+string(of.UID), now))
+	view := newRowView(explanation, rowID(of.UID), now)
+	fresh.html = fragmentHTML("row", view)
+	if view.Since != nil {
+		fresh.age = view.Since.Age
+	}
 	h.rows[of.UID] = fresh
 	return fresh
 }

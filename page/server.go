@@ -33,14 +33,16 @@ type Records interface {
 	explain.Records
 	// Latest returns the records of a kind that changed last, the newest first.
 	Latest(ctx context.Context, kind string, limit int) ([]timeline.Record, error)
-	// Stages calls each for every change from now on, and ready once it receives every change, until ctx or the stream ends.
+	// Stages calls each for every change from now on, and ready once it receives every change, until ctx or the stream ends. A
+	// change without a UID says that some were lost.
 	Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error
 }
 
 // Deps are the dependencies of a Server.
 type Deps struct {
-	// Client reads the API with its user's rights. Its requests have no limit of time, because watches have no end.
-	Client kubernetes.Interface
+	// Connect returns the client that reads the API with its user's rights, as NewClient makes it. It is called when a page is
+	// opened after a while without one.
+	Connect func() (kubernetes.Interface, error)
 	// Records may be nil: then stages have the times of API objects.
 	Records Records
 	// Network may be nil: then explanations do not see sockets, kube-proxy and DNS.
@@ -57,6 +59,8 @@ type Config struct {
 	Command func(command string) string
 	// Cluster names the cluster in the title.
 	Cluster string
+	// Traced says that the starts of Pods are sent as traces: then a Pod's page names its trace.
+	Traced bool
 }
 
 // Server serves the page. It watches the cluster only while a page is open.
@@ -75,8 +79,8 @@ type Server struct {
 // New returns a Server that serves nothing before Serve.
 func New(deps Deps, config Config) (*Server, error) {
 	switch {
-	case deps.Client == nil:
-		return nil, errors.New("page: Deps.Client is required")
+	case deps.Connect == nil:
+		return nil, errors.New("page: Deps.Connect is required")
 	case deps.Logger == nil:
 		return nil, errors.New("page: Deps.Logger is required")
 	case deps.Clock == nil:

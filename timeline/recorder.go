@@ -126,6 +126,9 @@ func (r *Recorder) add(ref Ref, stage Stage) int {
 	if !ok {
 		for r.recent.Len() >= r.limit {
 			oldest := r.recent.Front()
+			if next := oldest.Next(); next != nil && oldest.Value.(*Record).Ref.Kind == KindCluster {
+				oldest = next
+			}
 			delete(r.objects, oldest.Value.(*Record).Ref.UID)
 			r.recent.Remove(oldest)
 		}

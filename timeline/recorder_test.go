@@ -74,6 +74,26 @@ func TestRecorderIsBounded(t *testing.T) {
 	require.Equal(t, 1001, len(record.Stages)+record.Dropped)
 }
 
+func TestTheStartOfTheClusterIsKept(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 2)
+	cluster := timeline.Ref{Kind: timeline.KindCluster, Name: "c", UID: "c"}
+	rec.Begin(cluster, "up", timeline.StageStarting, "etcd").End(nil)
+	for i := range 5 {
+		rec.Mark(ref(fmt.Sprint(i)), "kubelet", timeline.StageSeen, "", nil)
+	}
+	_, ok := rec.Record("c")
+	require.True(t, ok)
+	_, ok = rec.Record("4")
+	require.True(t, ok)
+	_, ok = rec.Record("3")
+	require.False(t, ok)
+	one := timeline.New(clock.RealClock{}, 1)
+	one.Mark(cluster, "up", timeline.StageStarting, "etcd", nil)
+	one.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
+	_, ok = one.Record("a")
+	require.True(t, ok, "nothing else can make place")
+}
+
 func TestRecordIsACopy(t *testing.T) {
 	rec := timeline.New(clock.RealClock{}, 0)
 	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)

@@ -41,7 +41,11 @@ const (
 	StageRemoved      = "RemovedFromAPI"  // the Pod's object is deleted
 	StageReclaim      = "DeletingVolume"  // the provisioner's delete call, for a volume
 	StageReconcile    = "Reconcile"       // a controller worked on the object
+	StageStarting     = "Starting"        // a component of the cluster starts; the subject is its name
 )
+
+// KindCluster is the kind of the record of a cluster's start. A Recorder never drops it.
+const KindCluster = "Cluster"
 
 // Ref names the object that a record is about. Records are kept by UID, so that an object deleted and created
 // again under the same name has a record of its own.

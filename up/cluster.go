@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/internal/metricsserver"
+	"github.com/berth-dev/berth/page"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
 	"github.com/berth-dev/berth/up/containerd"
@@ -63,7 +64,7 @@ type RunConfig struct {
 func OptionalComponents() []string {
 	return []string{
 		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName,
-		routesName, approverName, loadBalancerName, snapshotsName,
+		routesName, approverName, loadBalancerName, snapshotsName, pageName,
 	}
 }
 
@@ -94,6 +95,9 @@ type Cluster struct {
 	kubelet atomic.Pointer[currentKubelet]
 	// exitRecords is shared by all runs of containerd.
 	exitRecords *containerd.ExitRecords
+	// pageSocket is the page's listening socket, which the supervisor has, too; nil if there is no page.
+	pageSocket *os.File
+	page       *page.Server
 	// servicesReady is the readiness of what Pods reach each other by, by component.
 	servicesReady map[string]*readiness
 }
@@ -107,9 +111,10 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 		return nil, errors.New("up: RunConfig.Layout is required")
 	}
 	clock := clock.RealClock{}
+	recorder := timeline.New(clock, 0)
 	return &Cluster{
-		Layout: config.Layout, config: config, progress: deps.Progress, restarts: deps.Restarts, clock: clock,
-		timeline: timeline.New(clock, 0), stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
+		Layout: config.Layout, config: config, progress: newStartRecord(deps.Progress, recorder, config.Layout), restarts: deps.Restarts, clock: clock,
+		timeline: recorder, stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
 		servicesReady: map[string]*readiness{proxyName: newReadiness(), dnsName: newReadiness()},
 	}, nil
 }
@@ -126,11 +131,16 @@ func (c *Cluster) Run(ctx context.Context) error {
 	clean, initialized := c.isClean(), c.isInitialized()
 	proxyLock, err := c.claimProxy(ctx)
 	defer proxyLock.Close() // closing nil does nothing
+	var pageSocket *os.File
+	if err == nil {
+		pageSocket, err = c.openPage(ctx)
+		defer pageSocket.Close()
+	}
 	if err == nil {
 		err = c.prepare(ctx)
 	}
 	if err == nil {
-		err = c.becomeSupervisor(ctx, clean, lock, proxyLock)
+		err = c.becomeSupervisor(ctx, clean, lock, proxyLock, pageSocket)
 	}
 	// A start that fails here leaves nothing behind.
 	_ = proxyLock.Close()
@@ -353,12 +363,16 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	if err := c.waitServices(ctx); err != nil {
 		return err
 	}
+	seeIt := c.Hint("page")
+	if c.page != nil {
+		seeIt = c.page.URL()
+	}
 	nodePorts := ""
 	if c.config.Inside != nil {
 		nodePorts = fmt.Sprintf("  node ports  on %s\n", c.config.Inside.Address)
 	}
 	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  see it      %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), c.Hint("page"))
+		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), seeIt)
 	if !c.config.Demo {
 		return nil
 	}

@@ -111,7 +111,7 @@ func (u *components) parts() []part {
 		{"replicaset", u.controllers, c.newReplicaSetController}, {snapshotsName, u.controllers, c.newSnapshotBinder},
 		{approverName, u.controllers, c.newApprover}, {loadBalancerName, u.controllers, c.newLoadBalancer},
 		{proxyName, u.services, c.newProxy}, {dnsName, u.services, c.newDNS}, {routesName, u.services, c.newPodRoutes},
-		{announcerName, u.services, c.newAnnouncer},
+		{announcerName, u.services, c.newAnnouncer}, {pageName, u.services, c.newPageServer},
 	}
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	ServiceCIDR string
 	// APIPort is the API server's port on loopback and on the pod bridge.
 	APIPort int
+	// PagePort is the port of the page on loopback, if it is free; else, and for 0, another one is chosen.
+	PagePort int
 	// Isolated gives the cluster network, mount, PID, IPC and UTS namespaces of its own.
 	Isolated bool
 	// APIAddress is an IPv4 address of this machine on which the API server and the kubelet listen, too, so that other machines

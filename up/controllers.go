@@ -19,12 +19,43 @@ import (
 	"github.com/berth-dev/berth/timeline/traces"
 )
 
-// localRecords implements explain.Records with the timeline of this process.
+// localRecords implements page.Records with the timeline of this process.
 type localRecords struct{ recorder *timeline.Recorder }
 
 func (r localRecords) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
 	record, ok := r.recorder.Record(uid)
 	return record, ok, nil
+}
+
+// Latest returns the records of a kind that changed last, the newest first.
+func (r localRecords) Latest(_ context.Context, kind string, limit int) ([]timeline.Record, error) {
+	return r.recorder.Latest(kind, limit), nil
+}
+
+// recordsBuffer is how many changes wait for the page.
+const recordsBuffer = 4096
+
+// Stages calls each for every change from now on, and for a change of nothing when some were lost, until ctx ends.
+func (r localRecords) Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error {
+	sub := r.recorder.Subscribe(recordsBuffer)
+	defer sub.Stop()
+	ready()
+	for lost := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sub.C():
+		}
+		for _, change := range sub.Drain() {
+			if uid == "" || change.Ref.UID == uid {
+				each(change)
+			}
+		}
+		if now := sub.Dropped(); now > lost {
+			lost = now
+			each(timeline.Change{})
+		}
+	}
 }
 
 // applyDefaultObjects applies the objects that every cluster has: the CSIDriver, the storage classes, the Service of DNS.

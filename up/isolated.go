@@ -29,6 +29,11 @@ func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer listener.Close()
+	page, err := c.openPage(ctx)
+	if err != nil {
+		return err
+	}
+	defer page.Close() // closing nil does nothing
 	created, lock, err := c.makeDataDir(ctx)
 	if err != nil {
 		return err
@@ -36,7 +41,7 @@ func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
 	defer lock.Close()
 	err = c.endEarlierRun(ctx)
 	if err == nil {
-		err = c.becomeIsolated(lock, listener, created, argv)
+		err = c.becomeIsolated(lock, listener, page, created, argv)
 	}
 	if created {
 		err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
@@ -95,7 +100,7 @@ func (c *Cluster) endEarlierRun(ctx context.Context) error {
 }
 
 // becomeIsolated executes the program that isolates the cluster. It inherits the lock and the listening socket.
-func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []string) error {
+func (c *Cluster) becomeIsolated(lock, listener, page *os.File, created bool, argv []string) error {
 	pods, services, err := c.networks()
 	if err != nil {
 		return err
@@ -119,9 +124,13 @@ func (c *Cluster) becomeIsolated(lock, listener *os.File, created bool, argv []s
 			config.Avoid = append(config.Avoid, netip.PrefixFrom(server, server.BitLen()))
 		}
 	}
-	for _, file := range []*os.File{lock, listener} {
+	inherited := []*os.File{lock, listener}
+	if page != nil {
+		config.Page, inherited = int(page.Fd()), append(inherited, page)
+	}
+	for _, file := range inherited {
 		if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
-			return fmt.Errorf("pass the lock and the API server's socket to %s: %w", isolate.Program, err)
+			return fmt.Errorf("pass the lock and the listening sockets to %s: %w", isolate.Program, err)
 		}
 	}
 	if err := signals.KeepParentDeathSignal(); err != nil {

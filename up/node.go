@@ -34,9 +34,11 @@ type Handover struct {
 	// Member is set on a machine that joined a cluster: what that says about itself.
 	Member *join.Info `json:"member,omitempty"`
 	// Inside is the address of an isolated cluster; invalid for another.
-	Inside        netip.Addr `json:"inside"`
-	StartedAt     time.Time  `json:"startedAt"`
-	AddressFilter bool       `json:"addressFilter,omitempty"`
+	Inside netip.Addr `json:"inside"`
+	// Page says that the node's process inherits the page's listening socket.
+	Page          bool      `json:"page,omitempty"`
+	StartedAt     time.Time `json:"startedAt"`
+	AddressFilter bool      `json:"addressFilter,omitempty"`
 }
 
 // ReadHandover returns what was handed over to this process.
@@ -49,11 +51,11 @@ func ReadHandover(link *supervised.Link) (Handover, error) {
 }
 
 // becomeSupervisor replaces this process by the supervisor. It returns only with an error.
-func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyLock *os.File) error {
+func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyLock, page *os.File) error {
 	c.spareFromOOM()
 	h := Handover{
 		Layout: c.Layout, Demo: c.config.Demo, Width: c.config.Width, Without: c.config.Without, Argv: c.config.Argv,
-		StartedAt: c.startedAt, AddressFilter: c.addressFilter,
+		StartedAt: c.startedAt, AddressFilter: c.addressFilter, Page: page != nil,
 	}
 	if c.config.Member != nil {
 		h.Member = &c.config.Member.Info
@@ -84,6 +86,10 @@ func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyL
 	if c.config.Inside != nil {
 		plan.Files = append(plan.Files, int(c.config.Inside.Listener.Fd()))
 	}
+	if page != nil { // it stays open while the node's process is started again
+		fd := int(page.Fd())
+		plan.Files, plan.Node.Files = append(plan.Files, fd), []int{fd}
+	}
 	if proxyLock != nil {
 		fd := int(proxyLock.Fd())
 		plan.Files, plan.Release = append(plan.Files, fd), []int{fd} // removing the rules of kube-proxy needs the lock
@@ -109,6 +115,11 @@ func (c *Cluster) RunNode(ctx context.Context, link *supervised.Link, h Handover
 		return errors.Join(err, link.Done(err, false))
 	}
 	defer logFile.Close()
+	if h.Page {
+		if err := c.inheritPage(); err != nil {
+			return errors.Join(err, link.Done(err, false))
+		}
+	}
 	if err := c.serveHealth(ctx); err != nil {
 		return err
 	}

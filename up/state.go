@@ -37,6 +37,8 @@ type state struct {
 	Pods   string `json:"pods,omitempty"`
 	// Isolated may change from run to run.
 	Isolated bool `json:"isolated,omitempty"`
+	// PagePort is that of the page, if it was free.
+	PagePort int `json:"pagePort,omitempty"`
 	// Hardened may change, too.
 	Hardened bool `json:"hardened,omitempty"`
 
@@ -105,7 +107,7 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	if !given("load-balancer-cidr") {
 		c.LoadBalancerCIDR = saved.LoadBalancerCIDR
 	}
-	c.Server, c.NodePodCIDR = saved.Server, saved.Pods
+	c.Server, c.NodePodCIDR, c.PagePort = saved.Server, saved.Pods, saved.PagePort
 	return c, nil
 }
 
@@ -163,7 +165,7 @@ func (l Layout) saveState() error {
 	now := state{
 		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort,
 		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
-		Hardened: l.Hardened,
+		Hardened: l.Hardened, PagePort: l.PagePort,
 	}
 	if l.Server != "" {
 		now.Pods = networks{l.Pods, l.Pods6}.String()

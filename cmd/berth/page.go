@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/page"
@@ -57,7 +54,7 @@ func (f *pageFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	client, err := readOnlyClient(config)
+	client, err := page.NewClient(config)
 	if err != nil {
 		return err
 	}
@@ -73,7 +70,9 @@ func (f *pageFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer listener.Close()
-	deps := page.Deps{Client: client, Network: src.Network, Logger: slog.Default(), Clock: clock.RealClock{}}
+	deps := page.Deps{
+		Connect: func() (kubernetes.Interface, error) { return client, nil }, Network: src.Network, Logger: slog.Default(), Clock: clock.RealClock{},
+	}
 	if records, ok := src.Records.(*remote.Client); ok {
 		deps.Records = records
 	}
@@ -88,29 +87,3 @@ func (f *pageFlags) run(cmd *cobra.Command) error {
 
 // pageProbeTimeout bounds the first request, which shows that the cluster can be reached.
 const pageProbeTimeout = 10 * time.Second
-
-// readOnlyClient returns a client that cannot change anything, whatever its user may do. A watch has no limit of time.
-func readOnlyClient(config *rest.Config) (kubernetes.Interface, error) {
-	reading := rest.CopyConfig(config)
-	reading.Timeout = 0
-	reading.Wrap(func(next http.RoundTripper) http.RoundTripper { return readOnly{next} })
-	client, err := kubernetes.NewForConfig(reading)
-	if err != nil {
-		return nil, fmt.Errorf("create an API client: %w", err)
-	}
-	return client, nil
-}
-
-// errReadOnly is the error of a request that would change something.
-var errReadOnly = errors.New("the page only reads")
-
-// readOnly refuses every request that is not GET.
-type readOnly struct{ next http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (r readOnly) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method != http.MethodGet {
-		return nil, fmt.Errorf("%s %s: %w", request.Method, request.URL.Path, errReadOnly)
-	}
-	return r.next.RoundTrip(request)
-}

@@ -200,7 +200,7 @@ func (c *Client) Latest(ctx context.Context, kind string, limit int) ([]timeline
 }
 
 // Stages calls each for every change from now on, of the object with the UID or, if it is empty, of all. It calls ready, if
-// not nil, once it receives every change. It returns nil when ctx ends, else the error that ended the stream.
+// not nil, once it receives every change. A change without a UID says that some were lost. It returns nil when ctx ends, else the error that ended the stream.
 func (c *Client) Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/stages?uid="+url.QueryEscape(string(uid)), http.NoBody)
 	if err != nil {
@@ -222,15 +222,18 @@ func (c *Client) Stages(ctx context.Context, uid types.UID, ready func(), each f
 	}
 	decoder := json.NewDecoder(response.Body)
 	for {
-		var change timeline.Change
-		if err := decoder.Decode(&change); err != nil {
+		var line struct {
+			timeline.Change
+			Lost int `json:"lost"`
+		}
+		if err := decoder.Decode(&line); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // the caller has left
 			}
 			return fmt.Errorf("read the stages of the running berth: %w", err)
 		}
-		if change.Ref.UID != "" {
-			each(change)
+		if line.Ref.UID != "" || line.Lost > 0 {
+			each(line.Change)
 		}
 	}
 }

@@ -89,6 +89,24 @@ func send(ctx context.Context, tracer trace.Tracer, recorder *timeline.Recorder,
 	}
 }
 
+// ID returns the ID of the trace of a Pod's start; it is empty for a Pod whose UID is no UUID, as that of a static Pod.
+func ID(uid types.UID) string {
+	traceID, _, err := idsOf(uid)
+	if err != nil {
+		return ""
+	}
+	return traceID.String()
+}
+
+// Links returns a link to the span of a Pod's start, for spans of other traces that belong to the Pod; nil if it has no trace.
+func Links(uid types.UID) []trace.Link {
+	traceID, rootID, err := idsOf(uid)
+	if err != nil {
+		return nil
+	}
+	return []trace.Link{{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: rootID, TraceFlags: trace.FlagsSampled, Remote: true})}}
+}
+
 func podAttributes(ref timeline.Ref) []attribute.KeyValue {
 	return []attribute.KeyValue{
 		attribute.String("k8s.namespace.name", ref.Namespace), attribute.String("k8s.pod.name", ref.Name),

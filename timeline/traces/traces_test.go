@@ -2,13 +2,17 @@ package traces_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/internal/tracing"
@@ -48,6 +52,49 @@ func record(t *testing.T, tracer *traces.Tracer) {
 	recorder.Mark(ref, "api", timeline.StageObserved, "", nil)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// collector is a collector's service of traces, by OpenTelemetry's own protocol.
+type collector struct {
+	collectorpb.UnimplementedTraceServiceServer
+	received chan *collectorpb.ExportTraceServiceRequest
+}
+
+// Export implements TraceServiceServer.
+func (c *collector) Export(_ context.Context, request *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
+	c.received <- request
+	return &collectorpb.ExportTraceServiceResponse{}, nil
+}
+
+// TestACollectorReceivesTheStartOfAPod sends a start over OTLP as the environment says.
+func TestACollectorReceivesTheStartOfAPod(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	service, server := &collector{received: make(chan *collectorpb.ExportTraceServiceRequest, 8)}, grpc.NewServer()
+	collectorpb.RegisterTraceServiceServer(server, service)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(listener) }()
+	defer func() { server.Stop(); <-ended }()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+listener.Addr().String())
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	provider, err := tracing.FromEnvironment(t.Context(), "berth", traces.IDs())
+	require.NoError(t, err)
+	record(t, traces.New(provider, nil))
+	require.NoError(t, provider.Shutdown(t.Context()))
+	request := <-service.received
+	require.Len(t, request.ResourceSpans, 1)
+	require.Equal(t, "berth", request.ResourceSpans[0].Resource.Attributes[0].Value.GetStringValue())
+	var names []string
+	for _, span := range request.ResourceSpans[0].ScopeSpans[0].Spans {
+		require.Equal(t, traces.ID(uid), hex.EncodeToString(span.TraceId))
+		names = append(names, span.Name)
+	}
+	require.ElementsMatch(t, []string{timeline.StageAccepted, timeline.StageSandbox, timeline.StageObserved, "start of a pod"}, names)
+	link := traces.Links(uid)
+	require.Len(t, link, 1)
+	require.Equal(t, traces.ID(uid), link[0].SpanContext.TraceID().String())
+	require.Empty(t, traces.ID("of-a-static-pod"))
+	require.Empty(t, traces.Links("of-a-static-pod"))
 }
 
 func TestOneTraceForEachPod(t *testing.T) {

@@ -31,6 +31,8 @@ type Config struct {
 	// Lock is the descriptor of DataDir's lock, Listener that of the API server's listening socket in the machine's network
 	// namespace. Both are inherited by the cluster's process.
 	Lock, Listener int
+	// Page is the descriptor of the page's listening socket there; 0 if there is none. It is inherited, too.
+	Page int
 	// StartedAt is when the start began, in nanoseconds since 1970.
 	StartedAt int64
 	// Init says that this process is the first one of the namespaces. Control is then the descriptor on which it receives the
@@ -53,6 +55,9 @@ func (c Config) Args() []string {
 	}
 	for _, resolver := range c.Resolvers {
 		args = append(args, "--resolver", resolver.String())
+	}
+	if c.Page != 0 {
+		args = append(args, "--page-fd", strconv.Itoa(c.Page))
 	}
 	if c.NewDataDir {
 		args = append(args, "--new-data-dir")
@@ -82,6 +87,7 @@ func Parse(args []string) (Config, error) {
 	flags.BoolVar(&c.NewDataDir, "new-data-dir", false, "remove --data-dir if no cluster was initialized in it")
 	flags.IntVar(&c.Lock, "lock-fd", -1, "descriptor of the data directory's lock")
 	flags.IntVar(&c.Listener, "listener-fd", -1, "descriptor of the API server's listening socket")
+	flags.IntVar(&c.Page, "page-fd", 0, "descriptor of the page's listening socket")
 	flags.Int64Var(&c.StartedAt, "started-at", 0, "when the start began, in nanoseconds since 1970")
 	flags.BoolVar(&c.Init, "init", false, "this is the first process of the namespaces")
 	flags.IntVar(&c.Control, "control-fd", -1, "descriptor of the outer process' pipe, with --init")
@@ -113,7 +119,7 @@ func (c Config) validate() error {
 		given bool
 	}{
 		{"--link", c.Link != ""}, {"--data-dir", c.DataDir != ""}, {"--run-dir", c.RunDir != ""}, {"--cgroup", c.Cgroup != ""},
-		{"--lock-fd", c.Lock > 2}, {"--listener-fd", c.Listener > 2}, {"--control-fd", !c.Init || c.Control > 2},
+		{"--lock-fd", c.Lock > 2}, {"--listener-fd", c.Listener > 2}, {"--page-fd", c.Page == 0 || c.Page > 2}, {"--control-fd", !c.Init || c.Control > 2},
 		{"the program to run", len(c.Argv) > 0},
 	} {
 		if !flag.given {

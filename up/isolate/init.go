@@ -83,9 +83,13 @@ func (c Config) startCluster(inner addresses, lock *os.File) (pid int, err error
 	}
 	listener := os.NewFile(uintptr(c.Listener), "listener")
 	defer listener.Close()
-	process, err := os.StartProcess(c.Argv[0], c.Argv, &os.ProcAttr{
-		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, lock, listener},
-	})
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, lock, listener}
+	if c.Page != 0 {
+		page := os.NewFile(uintptr(c.Page), "page")
+		defer page.Close()
+		files = append(files, page)
+	}
+	process, err := os.StartProcess(c.Argv[0], c.Argv, &os.ProcAttr{Env: env, Files: files})
 	if err != nil {
 		return 0, fmt.Errorf("start the cluster: %w", err)
 	}

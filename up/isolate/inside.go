@@ -13,8 +13,8 @@ import (
 // variable is the environment variable in which the cluster's process receives an Inside.
 const variable = "BERTH_ISOLATED"
 
-// insideLock and insideListener are the descriptors of the cluster's process.
-const insideLock, insideListener = 3, 4
+// insideLock, insideListener and insidePage are the descriptors of the cluster's process.
+const insideLock, insideListener, insidePage = 3, 4, 5
 
 // Inside is what the cluster's process knows of its isolation.
 type Inside struct {
@@ -24,9 +24,13 @@ type Inside struct {
 	Address6 netip.Addr `json:"address6"`
 	// StartedAt is when the start began.
 	StartedAt time.Time `json:"startedAt"`
-	// Lock is the lock of the data directory, Listener the API server's listening socket on the machine's loopback.
+	// HasPage says that there is a Page.
+	HasPage bool `json:"hasPage,omitempty"`
+	// Lock is the lock of the data directory, Listener the API server's listening socket on the machine's loopback, Page the
+	// page's; nil if there is none.
 	Lock     *os.File `json:"-"`
 	Listener *os.File `json:"-"`
+	Page     *os.File `json:"-"`
 }
 
 // FromEnvironment returns the isolation of this process, nil if it is not isolated. Call it once: child processes of this one
@@ -40,18 +44,25 @@ func FromEnvironment() (*Inside, error) {
 	if err := json.Unmarshal([]byte(text), &inside); err != nil {
 		return nil, fmt.Errorf("read the environment variable %s, which only %s sets: %w", variable, Program, err)
 	}
-	for _, fd := range []int{insideLock, insideListener} {
+	inherited := []int{insideLock, insideListener}
+	if inside.HasPage {
+		inherited = append(inherited, insidePage)
+	}
+	for _, fd := range inherited {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 			return nil, fmt.Errorf("use descriptor %d, which %s passes: %w", fd, Program, err)
 		}
 	}
 	inside.Lock, inside.Listener = os.NewFile(insideLock, "lock"), os.NewFile(insideListener, "listener")
+	if inside.HasPage {
+		inside.Page = os.NewFile(insidePage, "page")
+	}
 	return &inside, os.Unsetenv(variable)
 }
 
 // environment returns the environment of the cluster's process.
 func (c Config) environment(inner addresses) ([]string, error) {
-	inside, err := json.Marshal(Inside{Address: inner.V4, Address6: inner.V6, StartedAt: time.Unix(0, c.StartedAt)})
+	inside, err := json.Marshal(Inside{Address: inner.V4, Address6: inner.V6, StartedAt: time.Unix(0, c.StartedAt), HasPage: c.Page != 0})
 	if err != nil {
 		return nil, err
 	}

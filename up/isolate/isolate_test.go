@@ -15,7 +15,7 @@ import (
 func TestArgumentsArriveUnchanged(t *testing.T) {
 	config := Config{
 		Link: "berth01234567", IPv6: true, Avoid: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Resolvers: []netip.Addr{netip.MustParseAddr("127.0.0.53")},
-		DataDir: "/data", RunDir: "/run/berth/01234567", Cgroup: "/berth-01234567", NewDataDir: true, Lock: 7, Listener: 8, StartedAt: 9,
+		DataDir: "/data", RunDir: "/run/berth/01234567", Cgroup: "/berth-01234567", NewDataDir: true, Lock: 7, Listener: 8, Page: 10, StartedAt: 9,
 		Init: true, Control: 5, Argv: []string{"/bin/berth", "up", "--isolated", "--", "--link"},
 	}
 	parsed, err := Parse(config.Args())

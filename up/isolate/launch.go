@@ -75,11 +75,17 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 	defer read.Close()
 	listener := os.NewFile(uintptr(c.Listener), "listener")
 	defer listener.Close() // connections are accepted by the cluster alone
-	inner := c
-	inner.Init, inner.Lock, inner.Listener, inner.Control = true, insideLock, insideListener, insideListener+1
+	inner, files := c, []*os.File{lock, listener}
+	inner.Init, inner.Lock, inner.Listener, inner.Control = true, insideLock, insideListener, insidePage
+	if c.Page != 0 {
+		page := os.NewFile(uintptr(c.Page), "page")
+		defer page.Close()
+		files = append(files, page)
+		inner.Page, inner.Control = insidePage, insidePage+1
+	}
 	first = exec.Command(program, inner.Args()...)
 	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
-	first.ExtraFiles = []*os.File{lock, listener, read}
+	first.ExtraFiles = append(files, read)
 	// A process group of its own, so that Ctrl-C on the terminal reaches this process alone, which forwards it.
 	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setpgid: true}
 	if err := first.Start(); err != nil {

@@ -60,11 +60,14 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 		link.send(Event{Stop: true})
 	}
 	s.mu.Unlock()
-	program := s.plan.Node
+	program, files := s.plan.Node, []*os.File{theirs}
 	if task == TaskCleanup {
-		program.PIDFile, program.Health = "", nil
+		program.PIDFile, program.Health, program.Files = "", nil, nil
 	}
-	err = program.run(ctx, running{clock: s.deps.Clock, files: []*os.File{theirs}, onHealthy: s.logHealthy(program.Name)})
+	for _, fd := range program.Files {
+		files = append(files, s.files[fd])
+	}
+	err = program.run(ctx, running{clock: s.deps.Clock, files: files, onHealthy: s.logHealthy(program.Name)})
 	s.mu.Lock()
 	s.link = nil
 	s.mu.Unlock()

@@ -3,8 +3,12 @@ package supervisor
 import "encoding/json"
 
 // LinkFD is the descriptor of the node's process with its end of the socket to the supervisor. Both sides write JSON
-// objects: the supervisor a [Hello] and then [Event]s, the node's process [Request]s.
-const LinkFD = 3
+// objects: the supervisor a [Hello] and then [Event]s, the node's process [Request]s. The descriptors of the process's
+// [Program.Files] follow from FilesFD on, for TaskRun.
+const (
+	LinkFD  = 3
+	FilesFD = LinkFD + 1
+)
 
 // Task is what a node's process is started for.
 type Task string

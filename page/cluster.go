@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"html/template"
 	"math"
 	"slices"
 	"strings"
@@ -20,14 +21,17 @@ import (
 // nodeView is a Node for the templates.
 type nodeView struct {
 	objectView
-	Version, OS, Link  string
-	Pods               string
-	CPU, Memory        string
-	Pressures, Address []string
+	Version, OS, Link string
+	Pods              string
+	CPU, Memory       string
+	// CPUChart and MemoryChart are empty until the usage is known.
+	CPUChart, MemoryChart template.HTML
+	Pressures, Address    []string
 }
 
-// clusterPage shows the nodes.
+// clusterPage shows the nodes with what they use, and how the cluster started.
 func (h *hub) clusterPage(ctx context.Context, now time.Time) (*document, error) {
+	h.usage.want(now)
 	var views []nodeView
 	for _, found := range h.informers.of[nodes].GetIndexer().List() {
 		node := found.(*corev1.Node)
@@ -35,14 +39,29 @@ func (h *hub) clusterPage(ctx context.Context, now time.Time) (*document, error)
 		if err != nil {
 			return nil, err
 		}
-		views = append(views, h.newNodeView(node, explanation, now))
+		v, err := h.newNodeView(node, explanation, now)
+		if err != nil {
+			return nil, err
+		}
+		views = append(views, v)
 	}
 	slices.SortFunc(views, func(a, b nodeView) int { return strings.Compare(a.Object.Name, b.Object.Name) })
-	return &document{Title: "Cluster", Nav: "cluster", pause: slowPause, Blocks: []block{{ID: "nodes", HTML: fragmentHTML("nodes", views)}}}, nil
+	start, err := h.startPicture(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	var unseen []string
+	if why := h.usage.unknown(); why != "" {
+		unseen = append(unseen, why)
+	}
+	return &document{Title: "Cluster", Nav: "cluster", pause: slowPause, again: usagePeriod, Blocks: []block{
+		{ID: "nodes", HTML: fragmentHTML("nodes", views) + fragmentHTML("unseen", unseen)},
+		{ID: "start", HTML: fragmentHTML("start", start)},
+	}}, nil
 }
 
 // newNodeView adds up what the Pods of the node request.
-func (h *hub) newNodeView(node *corev1.Node, explanation *explain.Explanation, now time.Time) nodeView {
+func (h *hub) newNodeView(node *corev1.Node, explanation *explain.Explanation, now time.Time) (nodeView, error) {
 	v := nodeView{
 		objectView: newRowView(explanation, "n-"+string(node.UID), now), Link: link(explain.KindNode, "", node.Name),
 		Version: node.Status.NodeInfo.KubeletVersion, OS: node.Status.NodeInfo.OSImage,
@@ -71,7 +90,10 @@ func (h *hub) newNodeView(node *corev1.Node, explanation *explain.Explanation, n
 	for _, address := range node.Status.Addresses {
 		v.Address = append(v.Address, address.Address)
 	}
-	return v
+	var err error
+	v.CPUChart, v.MemoryChart, err = h.usage.charts(node.Name, "u"+string(node.UID), allocatable.Cpu().AsApproximateFloat64(),
+		allocatable.Memory().AsApproximateFloat64())
+	return v, err
 }
 
 func mebibytes(q resource.Quantity) string { return fmt.Sprintf("%d MiB", q.Value()>>20) }

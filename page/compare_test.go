@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -72,10 +73,31 @@ func TestPathsNameViews(t *testing.T) {
 
 func TestAPageReceivesOnlyWhatIsNew(t *testing.T) {
 	have := sent{seed: maphash.MakeSeed(), hashes: make(map[string]uint64)}
-	first := &document{Blocks: []block{{ID: "head", HTML: "1"}, {ID: "list", List: true, Items: []item{{"a", "A"}, {"b", "B"}}}}}
+	first := &document{Blocks: []block{{ID: "head", HTML: "1"}, {ID: "list", List: true, Items: []item{{ID: "a", HTML: "A"}, {ID: "b", HTML: "B"}}}}}
 	u := have.diff(first)
 	require.Equal(t, update{Blocks: map[string]string{"head": "1"}, Items: map[string]string{"a": "A", "b": "B"}, Order: map[string][]string{"list": {"a", "b"}}}, u)
 	require.True(t, have.diff(first).empty())
-	second := &document{Blocks: []block{{ID: "head", HTML: "1"}, {ID: "list", List: true, Items: []item{{"b", "B2"}}}}}
+	second := &document{Blocks: []block{{ID: "head", HTML: "1"}, {ID: "list", List: true, Items: []item{{ID: "b", HTML: "B2"}}}}}
 	require.Equal(t, update{Blocks: map[string]string{}, Items: map[string]string{"b": "B2"}, Order: map[string][]string{"list": {"b"}}}, have.diff(second))
+}
+
+func TestAnElapsedTimeIsNoNews(t *testing.T) {
+	have := sent{seed: maphash.MakeSeed(), hashes: make(map[string]uint64)}
+	list := func(text, age string) *document {
+		return &document{Blocks: []block{{ID: "list", List: true, Items: []item{{ID: "a", HTML: "<li>" + text + "<span>" + age + "</span></li>", Age: age}}}}}
+	}
+	require.False(t, have.diff(list("waits", "9 s")).empty())
+	require.True(t, have.diff(list("waits", "10 s")).empty(), "the browser counts by itself")
+	require.Equal(t, map[string]string{"a": "<li>runs<span>10 s</span></li>"}, have.diff(list("runs", "10 s")).Items)
+}
+
+func TestARowThatHasWaitedForLongStaysLonger(t *testing.T) {
+	now := time.Now()
+	for since, want := range map[time.Duration]time.Duration{
+		time.Second: rowLifetime, 5 * time.Minute: 30 * time.Second, time.Hour: maxRowLifetime,
+	} {
+		r := &row{explanation: &explain.Explanation{Since: now.Add(-since)}}
+		require.Equal(t, want, r.lifetime(now))
+	}
+	require.Equal(t, rowLifetime, (&row{explanation: &explain.Explanation{}}).lifetime(now), "since when is unknown")
 }

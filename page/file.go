@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/page/linechart"
 	"github.com/berth-dev/berth/page/waterfall"
 )
 
@@ -23,7 +24,7 @@ var pageStyle string
 var templates = template.Must(template.ParseFS(templateFiles, "templates/*.html"))
 
 // style returns the style sheet of all pages.
-func style() string { return pageStyle + waterfall.Style }
+func style() string { return pageStyle + waterfall.Style + linechart.Style }
 
 // File is one HTML document that stands alone: it needs no network, no script and no other file, and its policy forbids the
 // browser to load any.

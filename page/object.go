@@ -70,6 +70,8 @@ type objectView struct {
 	Picture           picture
 	// Link is the path of the object's own page.
 	Link string
+	// Trace is the ID of the trace of a Pod's start; empty if there is none.
+	Trace string
 }
 
 // newObjectView returns the view with its picture. The id begins with a letter.

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/internal/wakeup"
@@ -48,14 +49,14 @@ func (s *sent) diff(page *document) update {
 			}
 			continue
 		}
-		order, all := make([]string, 0, len(b.Items)), ""
+		order := make([]string, 0, len(b.Items))
 		for _, i := range b.Items {
-			order, all = append(order, i.ID), all+i.ID+" "
-			if s.isNew("i "+i.ID, i.HTML) {
+			order = append(order, i.ID)
+			if s.isNew("i "+i.ID, i.content()) {
 				u.Items[i.ID] = i.HTML
 			}
 		}
-		if s.isNew("o "+b.ID, all) {
+		if s.isNew("o "+b.ID, strings.Join(order, " ")) {
 			u.Order[b.ID] = order
 		}
 	}

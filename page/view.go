@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/traces"
 )
 
 // document is what a page shows: blocks below one another.
@@ -33,8 +34,16 @@ type block struct {
 	Items           []item
 }
 
-// item is an element of a list.
-type item struct{ ID, HTML string }
+// item is an element of a list. Age is the elapsed time in its HTML, which a browser counts by itself.
+type item struct{ ID, HTML, Age string }
+
+// content is the HTML without the elapsed time: what makes the item a new one.
+func (i item) content() string {
+	if i.Age == "" {
+		return i.HTML
+	}
+	return strings.Replace(i.HTML, ">"+i.Age+"<", "><", 1)
+}
 
 // Content is the block's HTML.
 func (b block) Content() template.HTML { return template.HTML(b.HTML) } //nolint:gosec // made by a template, which escapes
@@ -133,7 +142,7 @@ func (h *hub) nowPage(ctx context.Context, now time.Time) (*document, error) {
 	var recent []item
 	for _, candidate := range ready {
 		if r := h.explainRow(ctx, candidate, now); r != nil && !r.explanation.Stuck() {
-			recent = append(recent, item{ID: "r" + string(candidate.UID), HTML: r.html})
+			recent = append(recent, r.item())
 		}
 	}
 	h.dropRows(candidates, ready)
@@ -144,7 +153,7 @@ func (h *hub) nowPage(ctx context.Context, now time.Time) (*document, error) {
 		if r.explanation.State == explain.Failed {
 			summary.Failed++
 		}
-		items = append(items, item{ID: "r" + string(r.explanation.Object.UID), HTML: r.html})
+		items = append(items, r.item())
 	}
 	return &document{Title: "Now", Nav: "now", again: rowLifetime, pause: minPause, Blocks: []block{
 		{ID: "summary", HTML: fragmentHTML("now", summary)},
@@ -235,6 +244,9 @@ func (h *hub) objectPage(ctx context.Context, v view, now time.Time, m *memory) 
 	o, err := newObjectView(explanation, "o", now)
 	if err != nil {
 		return nil, err
+	}
+	if h.traced && v.kind == explain.KindPod {
+		o.Trace = traces.ID(explanation.Object.UID)
 	}
 	page := &document{Title: o.Label, Nav: "object", pause: minPause, Blocks: []block{
 		{ID: "object", HTML: fragmentHTML("object", o)},

@@ -1,0 +1,131 @@
+package linechart
+
+import (
+	_ "embed" // the template and the style
+	"fmt"
+	"html/template"
+	"math"
+	"strings"
+	"time"
+)
+
+//go:embed svg.tmpl
+var svgSource string
+
+// Style is the style sheet of the pictures.
+//
+//go:embed linechart.css
+var Style string
+
+var drawing = template.Must(template.New("linechart").Parse(svgSource))
+
+// Point is one value.
+type Point struct {
+	At    time.Time
+	Value float64
+}
+
+// Chart is a measure over time.
+type Chart struct {
+	// ID begins every id in the picture. It consists of letters and digits.
+	ID string
+	// Title says what is measured.
+	Title string
+	// Points are in the order of time.
+	Points []Point
+	// Limit is the value that it cannot exceed, 0 if there is none.
+	Limit float64
+	// Format prints a value.
+	Format func(value float64) string
+}
+
+// The measures of the picture in pixels.
+const (
+	width, height = 320.0, 96.0
+	top, bottom   = 8.0, 20.0
+	// headroom is how much higher than its highest value the picture is: small changes of a value far below its limit are seen.
+	headroom = 1.25
+)
+
+// scene is what the template draws.
+type scene struct {
+	ID, Title, Text                  string
+	Width, Height, Bottom, LimitY    float64
+	Line, Area, Highest, Begin, Last string
+	HasLimit                         bool
+}
+
+// SVG returns the picture, nothing without points.
+func (c Chart) SVG() (template.HTML, error) {
+	if len(c.Points) == 0 {
+		return "", nil
+	}
+	var b strings.Builder
+	if err := drawing.Execute(&b, c.scene()); err != nil {
+		return "", fmt.Errorf("draw %s: %w", c.Title, err)
+	}
+	return template.HTML(b.String()), nil //nolint:gosec // the template has escaped every text
+}
+
+func (c Chart) scene() scene {
+	first, last := c.Points[0], c.Points[len(c.Points)-1]
+	_, highest := c.bounds()
+	maximum := highest * headroom
+	if c.Limit > 0 {
+		maximum = math.Min(maximum, c.Limit)
+	}
+	if maximum <= 0 {
+		maximum = 1
+	}
+	length := math.Max(last.At.Sub(first.At).Seconds(), 1)
+	y := func(value float64) float64 { return round(height - bottom - value/maximum*(height-top-bottom)) }
+	s := scene{
+		ID: c.ID, Title: c.Title, Text: c.Text(), Width: width, Height: height, Bottom: height - bottom,
+		HasLimit: c.Limit > 0 && maximum >= c.Limit, LimitY: y(c.Limit), Highest: c.Format(maximum), Last: "now",
+	}
+	if since := last.At.Sub(first.At).Round(time.Second); since > 0 {
+		s.Begin = "−" + since.String()
+	}
+	var line strings.Builder
+	for i, point := range c.Points {
+		command := "L"
+		if i == 0 {
+			command = "M"
+		}
+		fmt.Fprintf(&line, "%s%g %g", command, round(point.At.Sub(first.At).Seconds()/length*width), y(point.Value))
+	}
+	if len(c.Points) == 1 {
+		fmt.Fprintf(&line, "L%g %g", width, y(first.Value))
+	}
+	s.Line = line.String()
+	s.Area = fmt.Sprintf("%sL%g %gL0 %gZ", s.Line, width, s.Bottom, s.Bottom)
+	return s
+}
+
+// Text returns the picture in one sentence.
+func (c Chart) Text() string {
+	if len(c.Points) == 0 {
+		return c.Title + ": nothing is measured yet."
+	}
+	lowest, highest := c.bounds()
+	last := c.Points[len(c.Points)-1]
+	text := fmt.Sprintf("%s: now %s", c.Title, c.Format(last.Value))
+	if c.Limit > 0 {
+		text += " of " + c.Format(c.Limit)
+	}
+	if since := last.At.Sub(c.Points[0].At).Round(time.Second); since > 0 {
+		text += fmt.Sprintf(", between %s and %s in the last %s", c.Format(lowest), c.Format(highest), since)
+	}
+	return text + "."
+}
+
+// bounds returns the lowest and the highest value.
+func (c Chart) bounds() (lowest, highest float64) {
+	lowest = math.Inf(1)
+	for _, point := range c.Points {
+		lowest, highest = math.Min(lowest, point.Value), math.Max(highest, point.Value)
+	}
+	return lowest, highest
+}
+
+func round(v float64) float64 { return math.Round(v*10) / 10 }

@@ -7,6 +7,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/berth-dev/berth/timeline/traces"
 )
 
 // syncSpan is the span of one sync of a Pod. It ends when the sync and all operations that it has started have ended.
@@ -36,7 +38,8 @@ func holdSyncSpan(ctx context.Context) *syncSpan {
 // spanNames are the names of upstream's spans.
 var spanNames = map[state]string{syncing: "syncPod", terminating: "syncTerminatingPod", terminated: "syncTerminatedPod"}
 
-// startSpan starts the span of a sync, which the caller releases. The calls to the runtime become its children.
+// startSpan starts the span of a sync, which the caller releases. The calls to the runtime become its children. It is the root of a
+// trace, as upstream's is, with a link to the trace of the Pod's start.
 func (w *worker) startSpan(ctx context.Context) (context.Context, *syncSpan) {
 	if w.m.deps.Tracer == nil || w.pod == nil {
 		return ctx, nil
@@ -48,7 +51,7 @@ func (w *worker) startSpan(ctx context.Context) (context.Context, *syncSpan) {
 	if w.state == syncing {
 		list = append(list, attribute.String("k8s.pod.update_type", w.updateType()))
 	}
-	ctx, span := w.m.deps.Tracer.Start(ctx, spanNames[w.state], trace.WithAttributes(list...))
+	ctx, span := w.m.deps.Tracer.Start(ctx, spanNames[w.state], trace.WithAttributes(list...), trace.WithLinks(traces.Links(w.uid)...))
 	if !span.IsRecording() {
 		return ctx, nil
 	}

@@ -34,6 +34,8 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       containers: [%s]
+  volumeClaimTemplates:
+  - {metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 8Mi}}}}
 ---
 apiVersion: v1
 kind: Service
@@ -49,10 +51,12 @@ spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080}]}
 // TestServicesAndNames reaches Pods by the addresses and names of Services, from Pods, among them one that is its own
 // backend, and from the machine.
 func TestServicesAndNames(t *testing.T) {
+	collector := startCollector(t)
 	c := newClusterWithServices(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	c.apply(fmt.Sprintf(webManifest, shell("mkdir /w; /bin/busybox hostname > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w", `"name": "web"`)))
+	c.apply(fmt.Sprintf(webManifest, shell("mkdir /w; /bin/busybox hostname > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w",
+		`"name": "web", "volumeMounts": [{"name": "data", "mountPath": "/data"}]`)))
 	for _, pod := range []string{"web-0", "web-1"} {
 		c.waitPod("statefulset.kubernetes.io/pod-name="+pod, "ready", isReady)
 	}
@@ -71,6 +75,10 @@ func TestServicesAndNames(t *testing.T) {
 		found := strings.Fields(out)
 		slices.Sort(found)
 		require.Equal(t, backends, slices.Compact(found))
+	})
+	t.Run("metrics of all processes", func(t *testing.T) { checkPrometheus(t, c) })
+	t.Run("traces", func(t *testing.T) {
+		c.checkTrace(t, collector, c.waitPod("statefulset.kubernetes.io/pod-name=web-0", "ready", isReady).UID)
 	})
 	t.Run("kubectl", func(t *testing.T) { c.checkKubectl(t, backends) })
 	t.Run("names", func(t *testing.T) { c.checkNames(t, service.Spec.ClusterIP) })

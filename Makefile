@@ -60,8 +60,9 @@ panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N f
 	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
 
 .PHONY: thirdparty
-thirdparty: ## build the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator
+thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus
 	@mkdir -p $(BIN)/thirdparty
+	@! command -v apt-get >/dev/null || ./hack/unpack.sh prometheus $(BIN)/thirdparty/prometheus
 	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd test/thirdparty/helm && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd test/operator && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/operator .
@@ -84,7 +85,8 @@ page-script: ## bundle the script of the page: page/script into page/static/app.
 
 .PHONY: page
 page: build ## show the page in a browser, on a real cluster: screenshots in bin/page (root; needs chromium and npm)
-	@./hack/install.sh chromium fonts-dejavu-core npm
+	@./hack/install.sh chromium fonts-dejavu-core
+	@command -v npm >/dev/null || ./hack/install.sh npm
 	@mkdir -p $(BIN)/npm && cp test/page/package.json test/page/package-lock.json test/page/.npmrc $(BIN)/npm/ && cd $(BIN)/npm && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@cd test/page && $(GO) test -tags browser -count=1 -timeout 30m -v . -bin $(BIN) -out $(BIN)/page $(ARGS)
 

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/filecopy"
 )
 
 // CreateSnapshot implements csi.ControllerServer. A mounted filesystem is frozen meanwhile, so that the snapshot is
@@ -115,7 +117,7 @@ func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err e
 		}
 		defer func() { err = errors.Join(err, thaw()) }()
 	}
-	linked, err := reflink(dst, src)
+	linked, err := filecopy.Reflink(dst, src)
 	if err != nil || linked {
 		return err
 	}
@@ -123,7 +125,10 @@ func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err e
 		return status.Errorf(codes.FailedPrecondition, "volume %q is in use as raw block volume, and the filesystem of %q "+
 			"has no reflinks: a copy would mix old with new data; stop the Pods that use it first", from.id, d.config.Root)
 	}
-	return copySparse(ctx, dst, src)
+	if err := filecopy.Sparse(ctx, dst, src); err != nil {
+		return fmt.Errorf("copy image: %w", err)
+	}
+	return nil
 }
 
 // quiesce flushes the device's data to the image. raw reports that writes continue, because it is in use as a raw block

@@ -1,4 +1,6 @@
-package csidriver
+// Package filecopy copies files: by sharing their blocks where the filesystem can (reflinks), else only the data between the
+// holes.
+package filecopy
 
 import (
 	"context"
@@ -10,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyChunk is how many bytes are copied between two looks at whether to stop.
-const copyChunk = 8 << 20
+// chunk is how many bytes are copied between two checks whether to stop.
+const chunk = 8 << 20
 
-// reflink makes dst share the blocks of src, at one moment in time. It reports false if the filesystem cannot.
-func reflink(dst, src *os.File) (bool, error) {
+// Reflink makes dst share the blocks of src, at one moment in time. It reports false if the filesystem cannot.
+func Reflink(dst, src *os.File) (bool, error) {
 	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
 	switch {
 	case err == nil:
@@ -23,11 +25,11 @@ func reflink(dst, src *os.File) (bool, error) {
 		errors.Is(err, unix.ENOTTY), errors.Is(err, unix.ENOSYS):
 		return false, nil
 	}
-	return false, fmt.Errorf("reflink image: %w", err)
+	return false, fmt.Errorf("reflink: %w", err)
 }
 
-// copySparse copies what src holds into the empty dst and leaves its holes as holes.
-func copySparse(ctx context.Context, dst, src *os.File) error {
+// Sparse copies what src holds into the empty dst and leaves its holes as holes.
+func Sparse(ctx context.Context, dst, src *os.File) error {
 	info, err := src.Stat()
 	if err != nil {
 		return err
@@ -42,11 +44,11 @@ func copySparse(ctx context.Context, dst, src *os.File) error {
 			return nil // only a hole is left
 		}
 		if err != nil {
-			return fmt.Errorf("find data in image: %w", err)
+			return fmt.Errorf("find data: %w", err)
 		}
 		end, err := unix.Seek(int(src.Fd()), start, unix.SEEK_HOLE)
 		if err != nil {
-			return fmt.Errorf("find hole in image: %w", err)
+			return fmt.Errorf("find a hole: %w", err)
 		}
 		end = min(end, size)
 		if err := copyRange(ctx, dst, src, start, end); err != nil {
@@ -60,18 +62,18 @@ func copySparse(ctx context.Context, dst, src *os.File) error {
 func copyRange(ctx context.Context, dst, src *os.File, start, end int64) error {
 	for start < end {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("copy image: %w", err)
+			return err
 		}
-		n := min(end-start, copyChunk)
+		n := min(end-start, chunk)
 		if _, err := dst.Seek(start, io.SeekStart); err != nil {
 			return err
 		}
-		// io.Copy has the kernel copy between files (copy_file_range), where it can.
+		// io.CopyN has the kernel copy between files (copy_file_range), where it can.
 		if _, err := src.Seek(start, io.SeekStart); err != nil {
 			return err
 		}
 		if _, err := io.CopyN(dst, src, n); err != nil {
-			return fmt.Errorf("copy image: %w", err)
+			return err
 		}
 		start += n
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -30,6 +31,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/listen"
 	"github.com/berth-dev/berth/controlplane/pki"
 	"github.com/berth-dev/berth/controlplane/rbac"
+	"github.com/berth-dev/berth/controlplane/relocation"
 	"github.com/berth-dev/berth/controlplane/scheduler"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 	"github.com/berth-dev/berth/controlplane/supervisor"
@@ -180,10 +182,46 @@ func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 		}})
 	}
 	return [][]supervisor.Component{
-		{{Name: statuspipe.Etcd, Run: store.Run}},
+		{{Name: statuspipe.Etcd, Run: func(ctx context.Context, ready func()) error { return runStore(ctx, c, store, ready) }}},
 		{{Name: statuspipe.APIServer, Run: server.Run}},
 		last,
 	}
+}
+
+// runStore runs the store. It is ready once what it says about the data directory's path is right.
+func runStore(ctx context.Context, c *config.Config, store *etcd.Server, ready func()) error {
+	former, err := relocation.Former(c.DataDir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err = store.Run(ctx, func() {
+		if err := relocate(ctx, c, former); err != nil {
+			cancel(err)
+			return
+		}
+		ready()
+	})
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// relocate has the store follow the data directory, whose former path is empty if it has not moved, and records the path.
+func relocate(ctx context.Context, c *config.Config, former string) error {
+	if former != "" {
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint(c.EtcdSocket())}, Context: ctx})
+		if err != nil {
+			return fmt.Errorf("follow the data directory from %s to %s: %w", former, c.DataDir, err)
+		}
+		err = relocation.Apply(ctx, client, former, c.DataDir)
+		if err := errors.Join(err, client.Close()); err != nil {
+			return fmt.Errorf("follow the data directory from %s to %s: %w", former, c.DataDir, err)
+		}
+	}
+	return relocation.Record(c.DataDir)
 }
 
 // ensureIdentities creates certificates, keys and kubeconfigs.

@@ -24,6 +24,7 @@ type upFlags struct {
 	shutdown    shutdownFlags
 	demo, reset bool
 	without     []string
+	from        string
 }
 
 func newUp() *cobra.Command {
@@ -63,6 +64,15 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	if f.from != "" && inside == nil {
+		f.reset = false // it is done
+		if err := f.fork(cmd); err != nil {
+			return err
+		}
+		if layout, err = f.layout(cmd); err != nil {
+			return err
+		}
+	}
 	signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
 	progress := progress.New(os.Stdout, terminalWidthFunc(), clock.RealClock{})
 	cluster, err := up.New(up.Deps{Progress: progress},
@@ -99,7 +109,7 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 	if config.DataDir, err = dataDir(cmd); err != nil {
 		return layout, err
 	}
-	if !f.reset {
+	if !f.reset || f.from != "" { // a copy has the state of its origin
 		if config, err = up.ApplySavedState(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
 			return layout, err
 		}
@@ -164,5 +174,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
 		strings.Join(up.OptionalComponents(), ", "))
 	flags.BoolVar(&f.demo, "demo", false, "run the demo, and show how its Pod became ready")
+	flags.StringVar(&f.from, "from", "", "begin with a copy of the cluster that was saved with this `name` (berth snapshot save), in a new --data-dir")
+	addSnapshotsFlag(cmd)
 	flags.BoolVar(&f.reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
 }

@@ -96,9 +96,9 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
 	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newKubeconfig(), newExplain(), markService(newPage()),
-		newDoctor(), newKubectl(), newImages())
+		newDoctor(), newKubectl(), newImages(), newSnapshot())
 	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
-		newRun(), newVersion(), newNodeProcess())
+		newRun(), newVersion(), newSetup(), newNodeProcess())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Args, shells.RunE = requireSubcommand, showHelp

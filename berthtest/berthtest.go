@@ -2,6 +2,7 @@ package berthtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 const (
@@ -39,12 +44,16 @@ type running struct {
 	process *process
 	config  *rest.Config
 	client  kubernetes.Interface
+	relays  relays
 }
 
 // Start starts a cluster and stops it at the end of the test. args are further flags of `berth up`.
 func Start(t testing.TB, args ...string) *Cluster {
 	t.Helper()
-	r, err := start(t.Context(), requireBerth(t), args, func(line string) {
+	berth := requireBerth(t)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	r, err := start(ctx, berth, args, func(line string) {
 		if testing.Verbose() {
 			t.Log("berth: " + line)
 		}
@@ -77,7 +86,9 @@ func Shared(t testing.TB) *Cluster {
 	berth := requireBerth(t)
 	shared.once.Do(func() {
 		// The first test ends before the cluster does.
-		shared.running, shared.err = start(context.Background(), berth, nil, func(string) {})
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		shared.running, shared.err = start(ctx, berth, nil, func(string) {})
 	})
 	if shared.err != nil {
 		t.Fatalf("berthtest: %v", shared.err)
@@ -89,10 +100,34 @@ func Shared(t testing.TB) *Cluster {
 	return c
 }
 
-// start starts a cluster and waits until it is ready.
-func start(ctx context.Context, berth string, args []string, onLine func(string)) (_ *running, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
+// start starts a cluster and waits until it is ready, or ctx ends. It starts from the base of clusters, and makes that if it does not exist.
+func start(ctx context.Context, berth string, args []string, onLine func(string)) (*running, error) {
+	base, err := baseOf(root(), berth, args)
+	if err != nil {
+		return nil, err
+	}
+	if flags := base.flags(); flags != nil {
+		r, err := startFrom(ctx, berth, append(flags, args...), onLine)
+		if err == nil || ctx.Err() != nil {
+			return r, err
+		}
+		onLine("starting from a saved cluster failed, starting from nothing: " + err.Error())
+		if err := base.delete(); err != nil {
+			return nil, err
+		}
+	}
+	r, err := startFrom(ctx, berth, args, onLine)
+	if err != nil {
+		return nil, err
+	}
+	if err := base.save(ctx, r); err != nil {
+		onLine("the next start is as slow as this one: " + err.Error())
+	}
+	return r, nil
+}
+
+// startFrom starts a cluster with the flags.
+func startFrom(ctx context.Context, berth string, args []string, onLine func(string)) (_ *running, err error) {
 	files, err := makeDirectory(root())
 	if err != nil {
 		return nil, err
@@ -120,7 +155,29 @@ func start(ctx context.Context, berth string, args []string, onLine func(string)
 
 // stop ends the cluster and removes its files.
 func (r *running) stop() error {
+	r.relays.close()
 	if err := r.process.stop(stopTimeout); err != nil {
+		return err // its files say why
+	}
+	return r.files.remove()
+}
+
+// end is stop for a cluster that may be killed after timeout: that is no error.
+func (r *running) end(timeout time.Duration) error {
+	r.relays.close()
+	err := r.process.stop(timeout)
+	if errors.Is(err, errKilled) {
+		// Its first process still removes what the kernel does not.
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		lock, waitErr := filelock.Wait(ctx, clock.RealClock{}, filepath.Join(r.files.data(), isolate.LockName))
+		if waitErr != nil {
+			return fmt.Errorf("%w; wait for what is left of it: %w", err, waitErr)
+		}
+		defer lock.Close()
+		err = nil
+	}
+	if err != nil {
 		return err // its files say why
 	}
 	return r.files.remove()

@@ -60,11 +60,14 @@ func TestKindOfSource(t *testing.T) {
 }
 
 func TestMissingProgramsSayWhatToDo(t *testing.T) {
-	_, err := findBerth(t.TempDir())
+	t.Setenv(binEnv, t.TempDir())
+	_, err := findPrograms(t.Context(), "", false)
 	require.ErrorContains(t, err, "no program berth there")
 	t.Setenv("PATH", t.TempDir())
-	_, err = findBerth("")
+	t.Setenv(binEnv, "")
+	_, err = findPrograms(t.Context(), "", false) // without the go command, too
 	require.ErrorContains(t, err, "install berth")
+	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func TestReadyIsSeenOnceItIsPrinted(t *testing.T) {

@@ -14,9 +14,18 @@
 //
 // A test that fails logs what `berth explain` says of all that is not running, the events and the ends of the containers' logs.
 //
+// # Suites for envtest
+//
+// A suite that was written for controller-runtime's package envtest, such as those that kubebuilder makes, uses whole clusters by a change of
+// the import; see [Environment]. Its types are of this package, so that a suite may use any version of controller-runtime:
+//
+//	import envtest "github.com/berth-dev/berth/berthtest"
+//
 // # What it needs
 //
-// The programs of Berth: those of the directory $BERTH_BIN, else those beside the `berth` on the PATH. And root, because containers do:
+// The programs of Berth: those of the directory $BERTH_BIN, else those beside the `berth` on the PATH, else those that were built for the version of
+// Berth that the module requires: `go run github.com/berth-dev/berth/cmd/berth setup` builds them once, and $BERTH_BUILD=1 does so from a test.
+// And root, because containers do:
 //
 //	go test -c -o /tmp/app.test . && sudo -E /tmp/app.test
 //

@@ -64,7 +64,10 @@ func (p *process) waitReady(ctx context.Context) error {
 	}
 }
 
-// stop ends the cluster in order. After timeout it is killed.
+// errKilled is the error of a cluster that had to be killed.
+var errKilled = errors.New("berth up did not stop in time and was killed")
+
+// stop ends the cluster in order. After timeout it is killed, and the error is errKilled.
 func (p *process) stop(timeout time.Duration) error {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop berth up: %w", err)
@@ -76,7 +79,7 @@ func (p *process) stop(timeout time.Duration) error {
 	case <-timer.C:
 		_ = p.cmd.Process.Kill() // it may have ended just now
 		<-p.ended
-		return fmt.Errorf("berth up did not stop within %v and was killed; it printed:\n%s", timeout, p.out)
+		return fmt.Errorf("%w, after %v; it printed:\n%s", errKilled, timeout, p.out)
 	}
 	if p.err != nil {
 		return fmt.Errorf("berth up ended with %w; it printed:\n%s", p.err, p.out)

@@ -170,10 +170,12 @@ func (w *fixture) csiNode() {
 	require.NoError(w.t, err)
 }
 
-func (w *fixture) create(name, driver string) {
+func (w *fixture) create(name, driver string) { w.createFor(name, driver, "pv") }
+
+func (w *fixture) createFor(name, driver, volume string) {
 	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")}}
 	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
-	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
+	va.Spec.Source.PersistentVolumeName = &volume
 	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})
 	require.NoError(w.t, err)
 }

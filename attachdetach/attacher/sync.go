@@ -54,13 +54,13 @@ func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 // attach publishes the volume and writes the result into the status, also an error: the attach/detach controller waits for
 // either. Where the driver has nothing to publish, the volume counts as attached, as with external-attacher.
 func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	publishes, err := a.publishes(ctx)
-	if err == nil && !publishes {
+	has, err := a.capabilities(ctx)
+	if err == nil && !has.publishes() {
 		return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{"attached": true, "attachError": nil}}, "status")
 	}
 	var request *csi.ControllerPublishVolumeRequest
 	if err == nil {
-		request, err = a.request(ctx, va)
+		request, err = a.request(ctx, va, has)
 	}
 	if err == nil {
 		va, err = a.prepare(ctx, va, request)
@@ -103,8 +103,8 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if !slices.Contains(va.Finalizers, a.finalizer) {
 		return nil
 	}
-	publishes, err := a.publishes(ctx)
-	if err == nil && publishes { // otherwise an older version of the driver did, and this one has nothing to undo
+	has, err := a.capabilities(ctx)
+	if err == nil && has.publishes() { // otherwise an older version of the driver did, and this one has nothing to undo
 		err = a.unpublish(ctx, va)
 	}
 	if err != nil {
@@ -141,9 +141,9 @@ func (a *Attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment
 	return err
 }
 
-// request returns the request that publishes the volume.
+// request returns the request that publishes the volume. Without the capability PUBLISH_READONLY, readonly has to be false.
 func (a *Attacher) request(
-	ctx context.Context, va *storagev1.VolumeAttachment,
+	ctx context.Context, va *storagev1.VolumeAttachment, has capabilities,
 ) (*csi.ControllerPublishVolumeRequest, error) {
 	source, err := a.source(va)
 	if err != nil {
@@ -162,8 +162,9 @@ func (a *Attacher) request(
 		return nil, err
 	}
 	return &csi.ControllerPublishVolumeRequest{
-		VolumeId: source.VolumeHandle, NodeId: nodeID, Readonly: source.ReadOnly, Secrets: secrets,
-		VolumeContext: source.VolumeAttributes, VolumeCapability: capability(pv),
+		VolumeId: source.VolumeHandle, NodeId: nodeID, Secrets: secrets,
+		Readonly:      source.ReadOnly && has[csi.ControllerServiceCapability_RPC_PUBLISH_READONLY],
+		VolumeContext: source.VolumeAttributes, VolumeCapability: capability(pv, has),
 	}, nil
 }
 
@@ -213,20 +214,29 @@ func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (ma
 	return values, nil
 }
 
-// capability returns how the volume is going to be used. Of several access modes it is the widest.
-func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
-		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
-	}}
-	has := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(pv.Spec.AccessModes, mode) }
+// accessMode returns the widest of the volume's access modes. A driver without the capability SINGLE_NODE_MULTI_WRITER does not
+// distinguish one writer on a node from several.
+func accessMode(pv *corev1.PersistentVolume, has capabilities) csi.VolumeCapability_AccessMode_Mode {
+	allows := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(pv.Spec.AccessModes, mode) }
+	distinguishes := has[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	switch {
-	case has(corev1.ReadWriteMany):
-		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case has(corev1.ReadOnlyMany) && has(corev1.ReadWriteOnce):
-		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
-	case has(corev1.ReadOnlyMany):
-		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case allows(corev1.ReadWriteMany):
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case allows(corev1.ReadOnlyMany) && allows(corev1.ReadWriteOnce):
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
+	case allows(corev1.ReadOnlyMany):
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case distinguishes && allows(corev1.ReadWriteOnce):
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	case distinguishes && allows(corev1.ReadWriteOncePod):
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	}
+	return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+}
+
+// capability returns how the volume is going to be used.
+func capability(pv *corev1.PersistentVolume, has capabilities) *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(pv, has)}}
 	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		return c

@@ -59,7 +59,9 @@ func (a *Attacher) verifyPeriodically(ctx context.Context) {
 
 // canListPublished reports whether the driver can list what is published where.
 func (a *Attacher) canListPublished(ctx context.Context) (bool, error) {
-	return a.can(ctx, csi.ControllerServiceCapability_RPC_LIST_VOLUMES, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+	has, err := a.capabilities(ctx)
+	return has[csi.ControllerServiceCapability_RPC_LIST_VOLUMES] &&
+		has[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], err
 }
 
 // verifyOnce publishes again the volumes that others have unpublished, and logs those that others have published. An

@@ -72,6 +72,10 @@ func (c *TypedController[R]) Enqueue(keys ...R) {
 // time does not replace it, as it does for Result.RequeueAfter.
 func (c *TypedController[R]) EnqueueAfter(key R, d time.Duration) { c.queue.addAfter(key, d) }
 
+// RetryFailed reconciles all keys that wait for the delay after a failure as soon as workers are free, for instance because
+// what they called is back. A key that is being reconciled is reconciled once more: it may have failed already.
+func (c *TypedController[R]) RetryFailed() { c.queue.retryFailed() }
+
 // Start runs the sources, waits until each has delivered what exists, then runs the workers until ctx ends or a source
 // fails. It waits for active runs and drops the waiting keys, since a new start lists all objects again. It returns nil
 // if ctx ended, after every goroutine that it started has ended. A controller can be started once.

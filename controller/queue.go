@@ -98,6 +98,25 @@ func (q *queue[R]) addAfter(key R, d time.Duration) {
 	}
 }
 
+// retryFailed marks the keys that wait for the delay after a failure as ready. A key that is running now runs once more.
+func (q *queue[R]) retryFailed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for it := q.running.front; it != nil && !q.closed; it = it.next {
+		if !it.again {
+			it.again, it.level = true, priorityLive
+		}
+	}
+	if q.counts.limited == 0 || q.closed {
+		return
+	}
+	for _, it := range q.items {
+		if it.limited && it.state == stateDelayed {
+			q.makeReady(it, priorityLive)
+		}
+	}
+}
+
 // get waits for a ready key and returns it with the time that it was ready; the caller must call done with it. It returns
 // false once the queue is closed.
 func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {

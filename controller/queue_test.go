@@ -111,6 +111,26 @@ func TestQueueBackoff(t *testing.T) {
 	require.Equal(t, 24*time.Second, q.stats().waited)
 }
 
+func TestQueueRetriesWhatFailed(t *testing.T) {
+	q, clock := testQueue()
+	for _, key := range []string{"failed", "later", "running"} {
+		q.add(key, priorityLive)
+		require.Equal(t, key, nextKey(t, q))
+	}
+	q.done("failed", outcome{rateLimited: true})
+	q.done("later", outcome{requeueAfter: time.Hour})
+	q.retryFailed()
+	require.Equal(t, "failed", nextKey(t, q))
+	q.done("failed", outcome{})
+	require.Zero(t, q.stats().depth[priorityLive], "what did not fail keeps its time")
+	q.done("running", outcome{rateLimited: true})
+	require.Equal(t, "running", nextKey(t, q), "it may have failed already")
+	q.done("running", outcome{})
+	clock.Step(time.Hour)
+	q.promoteDue()
+	require.Equal(t, "later", nextKey(t, q))
+}
+
 func TestQueueRunReplacesWhatItsResultAskedFor(t *testing.T) {
 	q, clock := testQueue()
 	q.add("a", priorityLive)

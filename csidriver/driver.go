@@ -19,14 +19,15 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Driver implements the three services of CSI. Its methods are safe for concurrent use. Calls that change something fail
+// Driver implements the services of CSI. Its methods are safe for concurrent use. Calls that change something fail
 // with Unavailable unless Start is running.
 //
-// It has many methods because the services have, and one driver serves all three: they share the records of the
+// It has many methods because the services have, and one driver serves all of them: they share the records of the
 // volumes and of the calls in progress.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
 
 	config   Config
@@ -38,9 +39,10 @@ type Driver struct {
 }
 
 var (
-	_ csi.IdentityServer   = (*Driver)(nil)
-	_ csi.ControllerServer = (*Driver)(nil)
-	_ csi.NodeServer       = (*Driver)(nil)
+	_ csi.IdentityServer        = (*Driver)(nil)
+	_ csi.ControllerServer      = (*Driver)(nil)
+	_ csi.GroupControllerServer = (*Driver)(nil)
+	_ csi.NodeServer            = (*Driver)(nil)
 )
 
 // New returns a Driver that does nothing before Start.
@@ -89,6 +91,7 @@ func (d *Driver) Start(ctx context.Context) error {
 	csi.RegisterIdentityServer(server, d)
 	if !d.config.NodeOnly {
 		csi.RegisterControllerServer(server, d)
+		csi.RegisterGroupControllerServer(server, d)
 	}
 	csi.RegisterNodeServer(server, d)
 

@@ -32,6 +32,7 @@ type fixture struct {
 	stop   func()
 
 	csi.ControllerClient
+	csi.GroupControllerClient
 	csi.NodeClient
 }
 
@@ -101,6 +102,7 @@ func (w *fixture) connect(end func()) {
 	conn, err := grpc.NewClient("unix://"+w.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(w.t, err)
 	w.ControllerClient, w.NodeClient = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	w.GroupControllerClient = csi.NewGroupControllerClient(conn)
 	w.stop = func() {
 		w.stop = nil
 		end()

@@ -21,7 +21,8 @@ func (d *Driver) GetPluginCapabilities(
 	resp := &csi.GetPluginCapabilitiesResponse{}
 	var services []csi.PluginCapability_Service_Type
 	if !d.config.NodeOnly {
-		services = append(services, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+		services = append(services, csi.PluginCapability_Service_CONTROLLER_SERVICE,
+			csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	}
 	if !d.config.Shared {
 		services = append(services, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)

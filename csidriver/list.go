@@ -172,7 +172,7 @@ func (d *Driver) GetSnapshot(
 
 func describeSnapshot(it *item) *csi.Snapshot {
 	return &csi.Snapshot{
-		SnapshotId: it.id, SourceVolumeId: it.Source, SizeBytes: it.size,
+		SnapshotId: it.id, SourceVolumeId: it.Source, SizeBytes: it.size, GroupSnapshotId: it.Group,
 		CreationTime: timestamppb.New(it.Created), ReadyToUse: true,
 	}
 }

@@ -93,6 +93,9 @@ func (d *Driver) DeleteSnapshot(
 		return &csi.DeleteSnapshotResponse{}, nil // never was one of ours
 	}
 	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.DeleteSnapshotResponse, error) {
+		if it, err := d.store.get(id); err == nil && it.Group != "" {
+			return nil, errMember(it)
+		}
 		if err := d.store.remove(id); err != nil {
 			return nil, grpcError(err)
 		}
@@ -102,21 +105,31 @@ func (d *Driver) DeleteSnapshot(
 
 // copyImage copies the image's state at one moment into the empty dst. The caller holds the id of the source.
 func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err error) {
+	thaw, raw, err := d.quiesceVolume(from)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, thaw()) }()
+	return d.copyQuiet(ctx, dst, from, raw)
+}
+
+// quiesceVolume flushes the volume's data to its image and, if it is mounted, freezes its filesystem until thaw is called. raw
+// is that of quiesce.
+func (d *Driver) quiesceVolume(from *item) (thaw func() error, raw bool, err error) {
+	device, err := d.loops.findAny(d.store.image(from.id))
+	if err != nil || device == nil || device.readonly {
+		return func() error { return nil }, false, err
+	}
+	return quiesce(device)
+}
+
+// copyQuiet copies the image of a volume for which quiesceVolume was called into the empty dst.
+func (d *Driver) copyQuiet(ctx context.Context, dst *os.File, from *item, raw bool) error {
 	src, err := os.Open(d.store.image(from.id))
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	raw := false
-	if device, err := d.loops.findAny(src.Name()); err != nil {
-		return err
-	} else if device != nil && !device.readonly {
-		var thaw func() error
-		if thaw, raw, err = quiesce(device); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, thaw()) }()
-	}
 	linked, err := filecopy.Reflink(dst, src)
 	if err != nil || linked {
 		return err

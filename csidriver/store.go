@@ -42,6 +42,9 @@ type metadata struct {
 	Source string `json:"source,omitempty"`
 	// Created is when the image was complete.
 	Created time.Time `json:"created"`
+	// Group is the id of the group snapshot that the snapshot is of, GroupSources are the ids of all of its volumes.
+	Group        string   `json:"group,omitempty"`
+	GroupSources []string `json:"groupSources,omitempty"`
 	// Rebuilt says that the record was lost, and that only Created is known, until the volume is requested by its name again.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 }

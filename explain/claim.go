@@ -187,7 +187,20 @@ func (f *claimFacts) explain() *finding {
 			found.evidence = append(found.evidence, Evidence{object, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
 		}
 	}
+	f.health(object, found)
 	return found
+}
+
+// health says what the driver has reported of the volume's health last.
+func (f *claimFacts) health(object string, found *finding) {
+	event := lastEvent(f.events, "VolumeConditionAbnormal", "VolumeConditionNormal")
+	if event == nil || event.Reason == "VolumeConditionNormal" {
+		return
+	}
+	found.reason = "VolumeAbnormal"
+	found.verdict += ", but its driver reports: " + event.Message
+	found.remedy = "check the storage that the driver's message names; restore from a snapshot or a backup if data are lost"
+	found.evidence = append(found.evidence, Evidence{object, "event", event.Reason + ": " + event.Message})
 }
 
 // terminating says why a claim that is being deleted still exists.

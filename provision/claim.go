@@ -112,6 +112,9 @@ func (e *engine) gather(ctx context.Context, st *claimState, claim *corev1.Persi
 		return f, target{}
 	}
 	to := e.targetOf(st, claim)
+	if st.notified.Swap(false) {
+		st.retry.reset()
+	}
 	if f.readiness = st.retry.readiness(e.clock.Now(), to.inputs, st.resync.Swap(false)); f.readiness == readyNow {
 		f.obstacle = e.obstacleOf(to)
 	}

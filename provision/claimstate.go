@@ -1,6 +1,8 @@
 package provision
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,7 +60,8 @@ type unsavedVolume struct {
 }
 
 // claimState is what the controller remembers of one claim from one sync to the next. All of it can be lost: the intent on
-// the claim and the idempotence of the provisioner bring it back.
+// the claim and the idempotence of the provisioner bring it back. It has many fields because a claim is followed from its first
+// sight to Bound, and each step needs what the ones before it have left.
 //
 // mu guards everything below it. The sync workers hold it during a whole sync, API writes included; call workers hold it
 // only to read their input and to store their result, with phaseCalling in between.
@@ -69,6 +72,8 @@ type claimState struct {
 	since time.Time
 	// resync is set when the informer repeats the claim unchanged.
 	resync atomic.Bool
+	// notified is set when a try that failed, or that is being made, may succeed now.
+	notified atomic.Bool
 
 	mu         sync.Mutex
 	phase      phase
@@ -205,6 +210,12 @@ func (s *claimStates) withClass(class string) []types.UID {
 		uids = append(uids, uid)
 	}
 	return uids
+}
+
+func (s *claimStates) all() []types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.byUID))
 }
 
 func (s *claimStates) remove(uid types.UID) {

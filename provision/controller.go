@@ -31,6 +31,8 @@ type ProvisionController struct {
 	started, running atomic.Bool
 	// synced is set while the caches are complete and the workers run.
 	synced atomic.Bool
+	// retryNow is set while the workers run.
+	retryNow atomic.Pointer[func()]
 	// elector is set once RunContext takes part in the leader election.
 	elector atomic.Pointer[leader.Elector]
 }
@@ -115,6 +117,14 @@ func (ctrl *ProvisionController) Ready() error {
 // IsWaiting returns whether the controller waits for the Lease, which another process holds.
 func (ctrl *ProvisionController) IsWaiting() bool {
 	return ctrl.elector.Load() != nil && !ctrl.running.Load()
+}
+
+// RetryNow tries all claims and volumes whose last try failed at once, those that were given up included. It is for when
+// the storage is back, or was replaced: no backoff knows of that. It does nothing unless the controller works.
+func (ctrl *ProvisionController) RetryNow() {
+	if retry := ctrl.retryNow.Load(); retry != nil {
+		(*retry)()
+	}
 }
 
 // Run calls RunContext until the channel is closed, and logs its error. A nil channel is never closed.

@@ -47,6 +47,7 @@ type engine struct {
 	clock       clock.WithTicker
 	timeline    *timeline.Recorder
 	synced      *atomic.Bool
+	retryNow    *atomic.Pointer[func()]
 
 	informers informerSet
 	claims    *claimIndex
@@ -88,7 +89,7 @@ func (ctrl *ProvisionController) newEngine(events record.EventRecorder, gate *bi
 	e := &engine{
 		name: ctrl.provisionerName, client: ctrl.client, provisioner: ctrl.provisioner, serves: ctrl.serves,
 		settings: s, metrics: ctrl.metrics, events: events, logger: s.logger.With("provisioner", ctrl.provisionerName),
-		clock: s.clock, timeline: s.timeline, synced: &ctrl.synced,
+		clock: s.clock, timeline: s.timeline, synced: &ctrl.synced, retryNow: &ctrl.retryNow,
 		informers: newInformerSet(ctrl.client, s),
 		states:    newClaimStates(), deletions: newVolumeStates(), gate: gate,
 		limits: limits{
@@ -153,14 +154,9 @@ func (e *engine) run(ctx context.Context) error {
 	start(&cleaning, cleanupWorkers, e.queues.cleanups, e.cleanup)
 	start(&calling, e.settings.threadiness, e.queues.calls, e.runCall)
 	start(&calling, e.settings.threadiness, e.queues.volumes, e.syncVolume)
-	if notifier, ok := e.provisioner.(DeletionNotifier); ok {
-		calling.Go(contain.Guard("provision.run", "", func() {
-			if err := notifier.NotifyDeletable(ctx, e.notifyDeletable); err != nil && ctx.Err() == nil {
-				e.logger.Warn("provisioner does not notify of deletable volumes any more; failed deletions are retried "+
-					"after their backoff", "error", err)
-			}
-		}))
-	}
+	e.startNotifiers(ctx, &calling)
+	e.retryNow.Store(new(e.retryAll))
+	defer e.retryNow.Store(nil)
 
 	<-ctx.Done()
 	// Calls end first, so that their results can still be saved by the sync workers.

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 )
 
@@ -65,6 +66,15 @@ type DeletionNotifier interface {
 	// whose deletion may succeed; notify does not block, and has no effect unless the deletion has failed. An error is
 	// logged and does not end the controller.
 	NotifyDeletable(ctx context.Context, notify func(volume string)) error
+}
+
+// ClaimNotifier is implemented by a Provisioner that observes when a call which failed may succeed, for instance because
+// the source of the volume is ready. Without it, the claim is retried when its backoff ends.
+type ClaimNotifier interface {
+	// NotifyProvisionable runs while the controller works, until ctx ends. It calls notify with the UID of a claim whose next
+	// call may succeed; notify does not block, and has no effect unless the last call failed or is being made. An error is
+	// logged and does not end the controller.
+	NotifyProvisionable(ctx context.Context, notify func(claim types.UID)) error
 }
 
 // BlockProvisioner is implemented by a Provisioner that may support raw block volumes.

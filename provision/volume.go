@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -32,7 +33,7 @@ type volumeStates struct {
 	byName map[string]*volumeState
 }
 
-// volumeState is owned by the worker that has the volume's key, except for resync and woken, which mu guards.
+// volumeState is owned by the worker that has the volume's key, except for resync and notified, which mu guards.
 type volumeState struct {
 	uid    types.UID
 	retry  retry
@@ -57,6 +58,13 @@ func (m *volumeStates) resync(name string, happened bool) {
 	if vs := m.byName[name]; vs != nil && happened {
 		vs.resync = true
 	}
+}
+
+// all returns the names of the volumes whose deletion was tried.
+func (m *volumeStates) all() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.byName))
 }
 
 // notify records that a deletion may succeed now. It returns false if none was tried.
@@ -133,13 +141,6 @@ func (e *engine) syncVolume(ctx context.Context, name string) {
 		return
 	}
 	e.limits.volumeWrites.Forget(name)
-}
-
-// notifyDeletable retries a deletion that failed.
-func (e *engine) notifyDeletable(name string) {
-	if e.deletions.notify(name) {
-		e.queues.volumes.Add(name)
-	}
 }
 
 // deleteVolume deletes the storage of a released volume, and then the object.

@@ -108,7 +108,7 @@ func (u *components) parts() []part {
 		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver},
 		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
 		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
-		{"replicaset", u.controllers, c.newReplicaSetController}, {snapshotsName, u.controllers, c.newSnapshotBinder},
+		{"replicaset", u.controllers, c.newReplicaSetController}, {snapshotsName, u.controllers, c.newSnapshotBinders},
 		{approverName, u.controllers, c.newApprover}, {loadBalancerName, u.controllers, c.newLoadBalancer},
 		{proxyName, u.services, c.newProxy}, {dnsName, u.services, c.newDNS}, {routesName, u.services, c.newPodRoutes},
 		{announcerName, u.services, c.newAnnouncer}, {pageName, u.services, c.newPageServer},

@@ -51,9 +51,15 @@ func (c *Cluster) newCSIProvisioner() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
+	groups, err := c.groupSnapshotClient("provision")
+	if err != nil {
+		return nil, err
+	}
+	withSnapshots := c.runs(snapshotsName)
 	return c.newCSISidecar(
-		csisidecar.Deps{Client: client, Dynamic: objects, Snapshots: snapshots, Registerer: c.controllerMetrics.New("csi-provisioner")},
-		csisidecar.Config{Provision: true, Capacity: true, Resize: true, Snapshot: c.runs(snapshotsName)})
+		csisidecar.Deps{Client: client, Dynamic: objects, Snapshots: snapshots, GroupSnapshots: groups,
+			Registerer: c.controllerMetrics.New("csi-provisioner")},
+		csisidecar.Config{Provision: true, Capacity: true, Resize: true, Snapshot: withSnapshots, GroupSnapshot: withSnapshots, Health: true})
 }
 
 // newCSIAttacher returns the controller that publishes the volumes of class berth-loop to the node.

@@ -2,21 +2,27 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/csidriver"
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/binder"
 	"github.com/berth-dev/berth/provision/snapshot/crd"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/groupbinder"
 )
 
-// snapshotsName is the name of the component that binds VolumeSnapshots.
+// snapshotsName is the name of the component that binds VolumeSnapshots and groups of them.
 const snapshotsName = "snapshots"
 
 // annDefinition, on a CustomResourceDefinition that `berth up` created, has the release that it is from.
@@ -31,9 +37,18 @@ func (c *Cluster) snapshotClient(part string) (api.Client, error) {
 	return api.NewClient(config)
 }
 
-// newSnapshotBinder returns the controller of VolumeSnapshots. It first creates their definitions and the class of the
-// cluster's own driver, which the start of the cluster does not wait for.
-func (c *Cluster) newSnapshotBinder() (runFunc, error) {
+// groupSnapshotClient returns a client for VolumeGroupSnapshots with one component's identity.
+func (c *Cluster) groupSnapshotClient(part string) (groupapi.Client, error) {
+	config, err := clientConfig(c.Kubeconfig(part))
+	if err != nil {
+		return nil, err
+	}
+	return groupapi.NewClient(config)
+}
+
+// newSnapshotBinders returns the controllers of VolumeSnapshots and of groups of them. They first create the definitions and
+// the classes of the cluster's own driver, which the start of the cluster does not wait for.
+func (c *Cluster) newSnapshotBinders() (runFunc, error) {
 	client, err := c.client("provision")
 	if err != nil {
 		return nil, err
@@ -46,6 +61,10 @@ func (c *Cluster) newSnapshotBinder() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
+	groups, err := c.groupSnapshotClient("provision")
+	if err != nil {
+		return nil, err
+	}
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
 		return nil, err
@@ -54,10 +73,17 @@ func (c *Cluster) newSnapshotBinder() (runFunc, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an API client: %w", err)
 	}
-	controller, err := binder.New(binder.Deps{
-		Client: client, Snapshots: snapshots, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
-		Registerer: c.controllerMetrics.New(snapshotsName),
+	registry := c.controllerMetrics.New(snapshotsName)
+	single, err := binder.New(binder.Deps{
+		Client: client, Snapshots: snapshots, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Registerer: registry,
 	}, binder.Config{})
+	if err != nil {
+		return nil, err
+	}
+	grouped, err := groupbinder.New(groupbinder.Deps{
+		Client: client, Snapshots: snapshots, Groups: groups, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Registerer: registry,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +91,23 @@ func (c *Cluster) newSnapshotBinder() (runFunc, error) {
 		if err := c.applySnapshotDefinitions(ctx, admin); err != nil {
 			return err
 		}
-		if err := snapshot.WaitServed(ctx, snapshots, objects, c.logger); err != nil {
+		if err := errors.Join(snapshot.WaitServed(ctx, snapshots, objects, c.logger),
+			snapshot.WaitGroupsServed(ctx, groups, objects, c.logger)); err != nil {
 			return err
 		}
-		class := csidriver.VolumeSnapshotClass()
-		classes := admin.Resource(api.GroupVersion.WithResource(api.ResourceClasses))
-		if _, err := classes.Apply(ctx, class.GetName(), class, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
-			return fmt.Errorf("apply VolumeSnapshotClass %q: %w", class.GetName(), err)
+		for version, class := range map[schema.GroupVersionResource]*unstructured.Unstructured{
+			api.GroupVersion.WithResource(api.ResourceClasses):           csidriver.VolumeSnapshotClass(),
+			groupapi.GroupVersion.WithResource(groupapi.ResourceClasses): csidriver.VolumeGroupSnapshotClass(),
+		} {
+			_, err := admin.Resource(version).Apply(ctx, class.GetName(), class, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+			if err != nil {
+				return fmt.Errorf("apply %s %q: %w", class.GetKind(), class.GetName(), err)
+			}
 		}
-		return controller.Start(ctx)
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(contain.Func("up.snapshots", "", func() error { return single.Start(ctx) }))
+		group.Go(contain.Func("up.snapshots", "", func() error { return grouped.Start(ctx) }))
+		return group.Wait()
 	}, nil
 }
 

@@ -209,6 +209,9 @@ func (a *Attacher) Start(ctx context.Context) error {
 	return a.runner.Start(ctx)
 }
 
+// RetryNow retries all that wait for the delay after a failure at once, because the driver is back.
+func (a *Attacher) RetryNow() { a.runner.RetryFailed() }
+
 // Ready returns nil once the caches are filled and the workers run.
 func (a *Attacher) Ready() error { return a.runner.Ready() }
 

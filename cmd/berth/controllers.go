@@ -139,7 +139,7 @@ func (f controllersFlags) controller(name string, config *rest.Config, client ku
 		lease, c.start = "berth-replicaset", controller.Start
 		c.check.Ready, c.check.Healthy = controller.Ready, controller.Healthy
 	case "snapshot":
-		controller, err := newSnapshotBinder(config, client, recorder, registry, logger)
+		controller, err := newSnapshotControllers(config, client, recorder, registry, logger)
 		if err != nil {
 			return c, err
 		}

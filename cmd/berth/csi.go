@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/metricsserver"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/up/csisidecar"
 )
@@ -35,9 +36,13 @@ func newCSISidecar(clientConfig *rest.Config, config csisidecar.Config, recorder
 	if err != nil {
 		return nil, err
 	}
+	groups, err := groupapi.NewClient(clientConfig)
+	if err != nil {
+		return nil, err
+	}
 	config.PodNamespace, config.PodName = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
 	return csisidecar.New(csisidecar.Deps{
-		Client: client, Dynamic: objects, Snapshots: snapshots, Timeline: recorder, Logger: logger, Registerer: registry,
+		Client: client, Dynamic: objects, Snapshots: snapshots, GroupSnapshots: groups, Timeline: recorder, Logger: logger, Registerer: registry,
 	}, config)
 }
 
@@ -57,7 +62,7 @@ func (f controllersFlags) csi(driver string, config *rest.Config, recorder *time
 	}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver:    csiprovision.Config{Name: name, Socket: socket},
-		Provision: true, Attach: f.attach, Capacity: f.capacity, Resize: f.resize, Snapshot: f.snapshot,
+		Provision: true, Attach: f.attach, Capacity: f.capacity, Resize: f.resize, Snapshot: f.snapshot, GroupSnapshot: f.snapshot, Health: true,
 		LeaderElection: f.leaderElection,
 	}, recorder, registry, stderrLogger(f.verbosity))
 	if err != nil {

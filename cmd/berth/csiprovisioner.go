@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -17,9 +18,11 @@ import (
 	"github.com/berth-dev/berth/up/csisidecar"
 )
 
+// csiProvisionerFlags has many fields because each flag has one.
 type csiProvisionerFlags struct {
 	kubeconfig, address, leaderNamespace, fsType, metrics string
 	leaderElection, capacity, metadata, resize, snapshot  bool
+	nodeDeployment                                        bool
 	timeout, capacityPeriod                               time.Duration
 	workers, metricsPort, verbosity                       int
 }
@@ -36,8 +39,12 @@ func newCSIProvisioner() *cobra.Command {
 		Example: "  berth csi-provisioner --csi-address /csi/csi.sock --leader-election --enable-capacity",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.address == "" {
+			switch {
+			case f.address == "":
 				return usageError{errors.New("--csi-address is required")}
+			case f.nodeDeployment && (f.leaderElection || f.resize || f.snapshot):
+				return usageError{errors.New("--node-deployment excludes --leader-election, --enable-resizer and --enable-snapshotter: " +
+					"the driver of one node does not serve the volumes of the others")}
 			}
 			return f.run(cmd.Context())
 		},
@@ -53,7 +60,9 @@ func newCSIProvisioner() *cobra.Command {
 	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "pass the names of the claim and the volume to the driver")
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
 	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
-	flags.BoolVar(&f.snapshot, "enable-snapshotter", false, "take and delete snapshots, in place of the sidecar csi-snapshotter")
+	flags.BoolVar(&f.snapshot, "enable-snapshotter", false, "take and delete snapshots and group snapshots, in place of the sidecar csi-snapshotter")
+	flags.BoolVar(&f.nodeDeployment, "node-deployment", false,
+		"provision only what is scheduled to this node, on each of which the driver runs (NODE_NAME from the downward API)")
 	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to poll the driver's capacity for changes that have no event (default 1m)")
 	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve the provision controller's metrics on this port of all addresses (0: disabled)")
 	flags.StringVar(&f.metrics, "metrics-address", "", metricsAddressUsage)
@@ -71,11 +80,18 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	node := ""
+	if f.nodeDeployment {
+		if node = os.Getenv("NODE_NAME"); node == "" {
+			return usageError{errors.New("--node-deployment: set NODE_NAME to spec.nodeName by the downward API")}
+		}
+	}
 	registries := &metricsserver.Registries{}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
-			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
-		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot,
+			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType, NodeName: node},
+		NodeDeployment: f.nodeDeployment,
+		Provision:      true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot, GroupSnapshot: f.snapshot, Health: !f.nodeDeployment,
 		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,
 		ProvisionOptions: []provision.Option{
 			provision.Threadiness(f.workers),

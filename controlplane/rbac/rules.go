@@ -65,10 +65,14 @@ func components() []component {
 			// What a class or a claim can refer to for its driver.
 			rule("", []string{"get"}, "secrets"),
 			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses"),
-			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumesnapshots"),
+			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumesnapshots"),
 			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumesnapshotcontents"),
 			rule("snapshot.storage.k8s.io", []string{"patch"}, "volumesnapshots/status", "volumesnapshotcontents/status"),
 			rule("snapshot.storage.k8s.io", read, "volumesnapshotclasses"),
+			rule("groupsnapshot.storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumegroupsnapshots"),
+			rule("groupsnapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumegroupsnapshotcontents"),
+			rule("groupsnapshot.storage.k8s.io", []string{"patch"}, "volumegroupsnapshots/status", "volumegroupsnapshotcontents/status"),
+			rule("groupsnapshot.storage.k8s.io", read, "volumegroupsnapshotclasses"),
 			rule("apiextensions.k8s.io", read, "customresourcedefinitions"), // to wait for those of snapshots
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
 		}},

@@ -61,6 +61,8 @@ type Config struct {
 	// ManagedBy distinguishes several publishers of one driver, such as one on each node. It is the value of a label; objects
 	// with another value are not touched. Default "berth".
 	ManagedBy string
+	// NodeName is the node whose topology is published, if there is a publisher on each node. Empty: all topologies are.
+	NodeName string
 	// Owner is the owner of the objects: when it is deleted, Kubernetes deletes them. Nil: the driver's CSIDriver object.
 	Owner *metav1.OwnerReference
 	// Period is how often the driver is asked for its capacity although no event came. Default DefaultPeriod.
@@ -134,7 +136,7 @@ func New(deps Deps, config Config) (*Publisher, error) {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = p.selector() }))
 	p.classes = p.factory.Storage().V1().StorageClasses().Lister()
 	p.drivers = p.factory.Storage().V1().CSIDrivers().Lister()
-	p.topologies = newTopologies(config.DriverName,
+	p.topologies = newTopologies(config.DriverName, config.NodeName,
 		p.factory.Storage().V1().CSINodes().Lister(), p.factory.Core().V1().Nodes().Lister())
 	return p, p.build()
 }
@@ -182,6 +184,12 @@ func (p *Publisher) Start(ctx context.Context) error {
 	p.factory.StartWithContext(watching)
 	p.published.StartWithContext(watching)
 	return p.runner.Start(ctx)
+}
+
+// RetryNow reads all capacities again: the driver is back, and may be another version.
+func (p *Publisher) RetryNow() {
+	p.runner.RetryFailed()
+	p.runner.Enqueue(p.keysOfTopologies(p.topologies.keys())...)
 }
 
 // Ready returns nil once the caches are filled and the workers run.

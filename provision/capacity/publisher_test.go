@@ -324,3 +324,15 @@ func TestOwners(t *testing.T) {
 	_, err = capacity.OwnerForPod(t.Context(), client, "ns", "gone")
 	require.ErrorContains(t, err, `"ns/gone"`)
 }
+
+// TestCapacityOfOneNode publishes that of one node, and leaves the objects of the others alone.
+func TestCapacityOfOneNode(t *testing.T) {
+	objects := append(append(newNode("a"), newNode("b")...), newClass("fast", driverName, nil))
+	other := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Name: "of-b", Namespace: namespace, Labels: map[string]string{
+		"csi.storage.k8s.io/drivername": driverName, "csi.storage.k8s.io/managed-by": "berth-b"}},
+		StorageClassName: "fast", NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{topology: "b"}},
+		Capacity: resource.NewQuantity(7, resource.BinarySI)}
+	run(t, append(objects, other), capacity.Config{NodeName: "a", ManagedBy: "berth-a"}, func(f *fixture) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 7}, f.published())
+	})
+}

@@ -48,7 +48,9 @@ type topology struct {
 
 // topologies counts the nodes of each topology, by CSINodes and the Nodes' labels.
 type topologies struct {
-	driver   string
+	driver string
+	// node is the only node that counts; empty: all.
+	node     string
 	csiNodes storagelisters.CSINodeLister
 	nodes    corelisters.NodeLister
 
@@ -57,8 +59,8 @@ type topologies struct {
 	ofNode map[string]string
 }
 
-func newTopologies(driver string, csiNodes storagelisters.CSINodeLister, nodes corelisters.NodeLister) *topologies {
-	return &topologies{driver: driver, csiNodes: csiNodes, nodes: nodes,
+func newTopologies(driver, node string, csiNodes storagelisters.CSINodeLister, nodes corelisters.NodeLister) *topologies {
+	return &topologies{driver: driver, node: node, csiNodes: csiNodes, nodes: nodes,
 		byKey: map[string]*topology{}, ofNode: map[string]string{}}
 }
 
@@ -95,6 +97,9 @@ func (p *topologies) refresh(node string) []string {
 
 // nodeSegments returns the node's segments, and whether the driver runs on it and they are complete.
 func (p *topologies) nodeSegments(name string) (map[string]string, bool) {
+	if p.node != "" && name != p.node {
+		return nil, false
+	}
 	csiNode, err := p.csiNodes.Get(name)
 	if err != nil {
 		return nil, false // a lister has no other error than "not found"

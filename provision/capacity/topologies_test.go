@@ -20,7 +20,7 @@ func TestConcurrentRefreshes(t *testing.T) {
 	const driver, label, rounds = "disk.example.com", "node", 5000
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	csiNodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	p := newTopologies(driver, storagelisters.NewCSINodeLister(csiNodes), corelisters.NewNodeLister(nodes))
+	p := newTopologies(driver, "", storagelisters.NewCSINodeLister(csiNodes), corelisters.NewNodeLister(nodes))
 	for i := range rounds {
 		name := fmt.Sprint("node-", i)
 		meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{label: name}}

@@ -23,7 +23,7 @@ const DefaultTimeout = time.Minute
 // Deps are what the provisioner works with.
 type Deps struct {
 	// Client reads Secrets, CSINodes, Nodes, the claims and volumes that are cloned, VolumeAttributesClasses and
-	// VolumeAttachments. It writes nothing. Required.
+	// VolumeAttachments, and patches the finalizers of claims that are cloned. Required.
 	Client kubernetes.Interface
 	// Dynamic reads VolumeSnapshots and their contents. Nil: claims with a snapshot as source are rejected.
 	Dynamic dynamic.Interface
@@ -46,6 +46,10 @@ type Config struct {
 	ExtraCreateMetadata bool
 	// DefaultFSType is the file system type of volumes whose class names none; "" leaves it to the driver.
 	DefaultFSType string
+	// NodeName, in a cluster where a driver with a controller service runs on each node, is this driver's node: the
+	// Provisioner provisions the claims that are scheduled to the node, and deletes the volumes that are on it. Its
+	// controller needs a provision.IntentFinalizer of its own. Empty: one Provisioner works for all nodes.
+	NodeName string
 }
 
 func (c *Config) complete() error {
@@ -66,6 +70,9 @@ func (c *Config) complete() error {
 }
 
 // Provisioner provisions and deletes volumes with one driver. It is safe for concurrent use.
+//
+// It has many methods because all controllers of a driver (provision, resize, capacity, snapshots, health) share its connection
+// and its capabilities, and each has an interface of its own for what it needs.
 type Provisioner struct {
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
@@ -75,7 +82,11 @@ type Provisioner struct {
 	// attached holds the driver's VolumeAttachments while they are watched; attachmentLister lists them.
 	attached         *attachments
 	attachmentLister *attachmentLister
-	mu               sync.Mutex // guards pending
+	// waits has the claims whose source is not ready.
+	waits *sourceWaits
+	// clones has the claims that are being cloned.
+	clones *cloneSources
+	mu     sync.Mutex // guards pending
 	// pending has, by volume, the requests without a final result. They are repeated unchanged: another request might make
 	// the driver return AlreadyExists.
 	pending map[string]*plan
@@ -86,6 +97,8 @@ var (
 	_ provision.ProvisionerContext = (*Provisioner)(nil)
 	_ provision.DeleterContext     = (*Provisioner)(nil)
 	_ provision.DeletionNotifier   = (*Provisioner)(nil)
+	_ provision.ClaimNotifier      = (*Provisioner)(nil)
+	_ provision.Qualifier          = (*Provisioner)(nil)
 	_ provision.BlockProvisioner   = (*Provisioner)(nil)
 )
 
@@ -105,7 +118,7 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 	return &Provisioner{
 		client: deps.Client, dynamic: deps.Dynamic, config: config, logger: logger,
 		driver: newDriver(config, logger), attached: newAttachments(), attachmentLister: newAttachmentLister(deps.Client, config.Name),
-		pending: map[string]*plan{},
+		waits: newSourceWaits(), clones: newCloneSources(), pending: map[string]*plan{},
 	}, nil
 }
 

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"sync"
 	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -19,12 +17,14 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/fswatch"
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // errWrongDriver is the error for a driver with another name.
 var errWrongDriver = errors.New("another driver serves on the socket")
+
+// errNotReady is the error for a driver that serves and is still starting.
+var errNotReady = status.Error(codes.FailedPrecondition, "the driver reports that it is not ready")
 
 // maxReconnectDelay is the longest pause between two tries to connect if the socket's directory cannot be watched.
 const maxReconnectDelay = 5 * time.Second
@@ -33,7 +33,9 @@ const maxReconnectDelay = 5 * time.Second
 type capabilities struct {
 	version  string
 	topology bool
-	rpc      map[csiapi.ControllerServiceCapability_RPC_Type]bool
+	// groups: the driver takes group snapshots.
+	groups bool
+	rpc    map[csiapi.ControllerServiceCapability_RPC_Type]bool
 }
 
 // driver is the connection to a driver. The first call opens it.
@@ -50,10 +52,14 @@ type driver struct {
 	connections int
 	// startCtx is the context of start, for calls without one; nil before start.
 	startCtx context.Context
+
+	// available is notified when the driver reports its capabilities on a new connection, ended when a connection ends.
+	available wakeup.Broadcast
+	ended     wakeup.Signal
 }
 
 func newDriver(config Config, logger *slog.Logger) *driver {
-	return &driver{config: config, logger: logger}
+	return &driver{config: config, logger: logger, ended: wakeup.NewSignal()}
 }
 
 func (d *driver) context() (context.Context, error) {
@@ -103,63 +109,6 @@ func (d *driver) close() error {
 	return conn.Close()
 }
 
-// start keeps the connection, and reconnects as soon as the driver's socket is created.
-func (d *driver) start(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, d.close()) }()
-	d.mu.Lock()
-	d.startCtx = ctx
-	d.mu.Unlock()
-	conn, err := d.connect()
-	if err != nil {
-		return err
-	}
-	watcher := fswatch.New(d.logger, "socket of the driver "+d.config.Name)
-	defer watcher.Close()
-	if err := watcher.Add(filepath.Dir(d.config.Socket)); err != nil {
-		d.logger.Warn("cannot watch the directory of the driver's socket; trying to connect periodically", "error", err)
-	}
-	conn.Connect()
-	handshook := make(chan error, 1)
-	handshakeCtx, done := context.WithCancel(ctx)
-	go func() { handshook <- contain.Do("csi.start", "", func() error { return d.handshake(handshakeCtx) }) }()
-	defer func() {
-		done()
-		if handshook != nil {
-			<-handshook
-		}
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-handshook:
-			handshook = nil
-			if errors.Is(err, errWrongDriver) {
-				return err
-			}
-		case event := <-watcher.Events():
-			if event.Name == d.config.Socket && event.Has(fsnotify.Create) {
-				conn.ResetConnectBackoff()
-			}
-		case err := <-watcher.Errors():
-			d.logger.Warn("failed to watch the driver's socket", "error", err)
-		}
-	}
-}
-
-// handshake waits for the driver and logs its version.
-func (d *driver) handshake(ctx context.Context) error {
-	capabilities, _, err := d.controller(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			d.logger.Warn("failed to read the driver's capabilities; each call tries again", "error", err)
-		}
-		return err
-	}
-	d.logger.Info("connected to driver", "version", capabilities.version, "topology", capabilities.topology)
-	return nil
-}
-
 // controller returns the driver's capabilities and a client of its controller service. It waits for the connection. If it
 // fails, nothing was sent that changes anything.
 func (d *driver) controller(ctx context.Context) (*capabilities, csiapi.ControllerClient, error) {
@@ -178,12 +127,22 @@ func (d *driver) controller(ctx context.Context) (*capabilities, csiapi.Controll
 	if err != nil {
 		return nil, nil, fmt.Errorf("read capabilities of driver %q on %q: %w", d.config.Name, d.config.Socket, err)
 	}
+	d.keep(capabilities, before)
+	return capabilities, client, nil
+}
+
+// keep stores the capabilities that were read when so many connections had ended, and notifies that the driver is available.
+func (d *driver) keep(capabilities *capabilities, connections int) {
 	d.mu.Lock()
-	if d.connections == before {
+	first := d.connections == connections && d.capabilities == nil
+	if first {
 		d.capabilities = capabilities
 	}
 	d.mu.Unlock()
-	return capabilities, client, nil
+	if first {
+		d.logger.Info("connected to driver", "version", capabilities.version, "topology", capabilities.topology)
+		d.available.Notify()
+	}
 }
 
 func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilities, error) {
@@ -201,20 +160,27 @@ func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilitie
 		return nil, err
 	}
 	if ready.GetReady() != nil && !ready.GetReady().GetValue() {
-		return nil, status.Error(codes.FailedPrecondition, "the driver reports that it is not ready")
+		return nil, errNotReady
 	}
 	plugin, err := identity.GetPluginCapabilities(ctx, &csiapi.GetPluginCapabilitiesRequest{}, wait)
 	if err != nil {
 		return nil, err
 	}
 	capabilities := &capabilities{version: info.GetVendorVersion(), rpc: map[csiapi.ControllerServiceCapability_RPC_Type]bool{}}
-	controller := false
+	controller, groups := false, false
 	for _, c := range plugin.GetCapabilities() {
 		switch c.GetService().GetType() {
 		case csiapi.PluginCapability_Service_CONTROLLER_SERVICE:
 			controller = true
 		case csiapi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:
 			capabilities.topology = true
+		case csiapi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
+			groups = true
+		}
+	}
+	if groups {
+		if capabilities.groups, err = takesGroups(ctx, conn); err != nil {
+			return nil, err
 		}
 	}
 	if !controller {
@@ -242,9 +208,10 @@ func (c connObserver) HandleConn(_ context.Context, event stats.ConnStats) {
 		return
 	}
 	c.driver.mu.Lock()
-	defer c.driver.mu.Unlock()
 	c.driver.capabilities = nil
 	c.driver.connections++
+	c.driver.mu.Unlock()
+	c.driver.ended.Notify()
 }
 
 // TagConn implements stats.Handler.

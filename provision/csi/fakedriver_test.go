@@ -34,12 +34,13 @@ type fakeDriver struct {
 	created          []*csiapi.CreateVolumeRequest
 	deleted          []*csiapi.DeleteVolumeRequest
 	infoCalls        int
+	probed           chan struct{} // receives a value at a Probe unless it is full
 	capacityRequests []*csiapi.GetCapacityRequest
 }
 
 // newFakeDriver returns a driver that can do everything and does it right.
 func newFakeDriver() *fakeDriver {
-	return &fakeDriver{name: driverName, rpcs: []csiapi.ControllerServiceCapability_RPC_Type{
+	return &fakeDriver{name: driverName, probed: make(chan struct{}, 1), rpcs: []csiapi.ControllerServiceCapability_RPC_Type{
 		csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csiapi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
@@ -96,6 +97,9 @@ func (f *fakeDriver) GetPluginInfo(
 	return &csiapi.GetPluginInfoResponse{Name: f.name, VendorVersion: "1"}, nil
 }
 
+// waitProbed waits until a client has asked whether the driver is ready.
+func (f *fakeDriver) waitProbed() { <-f.probed }
+
 // infoCallCount is how often a client has asked who the driver is.
 func (f *fakeDriver) infoCallCount() int {
 	f.mu.Lock()
@@ -104,6 +108,12 @@ func (f *fakeDriver) infoCallCount() int {
 }
 
 func (f *fakeDriver) Probe(context.Context, *csiapi.ProbeRequest) (*csiapi.ProbeResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case f.probed <- struct{}{}:
+	default:
+	}
 	return &csiapi.ProbeResponse{Ready: wrapperspb.Bool(!f.unready)}, nil
 }
 

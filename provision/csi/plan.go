@@ -36,6 +36,8 @@ type plan struct {
 	fsType  string
 	block   bool
 	size    int64
+	// cloned is the claim that the volume is cloned from; nil if it is not.
+	cloned *corev1.PersistentVolumeClaim
 }
 
 func (p *Provisioner) plan(ctx context.Context, capabilities *capabilities, options provision.VolumeOptions) (*plan, error) {
@@ -78,7 +80,7 @@ func (p *Provisioner) plan(ctx context.Context, capabilities *capabilities, opti
 	if next.request.Secrets, err = p.readSecret(ctx, next.refs[secretProvision]); err != nil {
 		return fail(err)
 	}
-	if next.request.VolumeContentSource, err = p.source(ctx, capabilities, options); err != nil {
+	if next.request.VolumeContentSource, next.cloned, err = p.source(ctx, capabilities, options); err != nil {
 		return fail(err)
 	}
 	if next.request.MutableParameters, err = p.mutableParameters(ctx, capabilities, claim); err != nil {

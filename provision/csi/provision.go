@@ -31,17 +31,30 @@ func (p *Provisioner) ProvisionContext(
 		// Nothing was sent, so nothing has changed.
 		return nil, provision.ProvisioningNoChange, err
 	}
+	if err := p.protectSource(ctx, plan); err != nil {
+		return nil, provision.ProvisioningNoChange, err
+	}
 	volume, state, err := p.create(ctx, client, plan, capabilities.topology && options.SelectedNode != nil)
+	if p.isPending(plan, state) {
+		return volume, state, err
+	}
+	p.releaseSource(ctx, options.PVName)
+	return volume, state, err
+}
+
+// isPending records what a call left behind, and returns whether the volume may still be created by it or by an earlier one.
+func (p *Provisioner) isPending(plan *plan, state provision.ProvisioningState) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	name := plan.options.PVName
 	switch state {
 	case provision.ProvisioningInBackground:
-		p.pending[options.PVName] = plan
+		p.pending[name] = plan
 	case provision.ProvisioningNoChange:
 	default:
-		delete(p.pending, options.PVName)
+		delete(p.pending, name)
 	}
-	return volume, state, err
+	return p.pending[name] != nil
 }
 
 // planOrResume returns a new plan, or the one of an unfinished call with its current secrets.
@@ -136,6 +149,9 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
+	if err := p.checkOnThisNode(ctx, volume); err != nil {
+		return err
+	}
 	capabilities, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return err

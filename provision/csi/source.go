@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,16 +30,16 @@ var (
 	contents  = schema.GroupVersionResource{Group: snapshotGroup, Version: "v1", Resource: "volumesnapshotcontents"}
 )
 
-// source returns the source of the volume's content, nil if it is to be empty.
+// source returns the source of the volume's content, nil if it is to be empty, and the claim that is cloned, if one is.
 func (p *Provisioner) source(
 	ctx context.Context, capabilities *capabilities, options provision.VolumeOptions,
-) (*csiapi.VolumeContentSource, error) {
+) (content *csiapi.VolumeContentSource, cloned *corev1.PersistentVolumeClaim, err error) {
 	claim := options.PVC
 	var group, kind, name string
 	switch ref, old := claim.Spec.DataSourceRef, claim.Spec.DataSource; {
 	case ref != nil:
 		if ref.Namespace != nil && *ref.Namespace != "" && *ref.Namespace != claim.Namespace {
-			return nil, fmt.Errorf("spec.dataSourceRef.namespace: %q: sources of other namespaces are not supported",
+			return nil, nil, fmt.Errorf("spec.dataSourceRef.namespace: %q: sources of other namespaces are not supported",
 				*ref.Namespace)
 		}
 		kind, name = ref.Kind, ref.Name
@@ -50,55 +52,59 @@ func (p *Provisioner) source(
 			group = *old.APIGroup
 		}
 	default:
-		return nil, nil
+		return nil, nil, nil
 	}
 	switch {
 	case group == snapshotGroup && kind == snapshotKind:
 		if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
-			return nil, fmt.Errorf("spec.dataSource: driver %q does not support snapshots", p.config.Name)
+			return nil, nil, fmt.Errorf("spec.dataSource: driver %q does not support snapshots", p.config.Name)
 		}
-		return p.snapshotSource(ctx, claim, name)
+		content, err = p.snapshotSource(ctx, claim, name)
+		return content, nil, err
 	case group == "" && kind == claimKind:
 		if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CLONE_VOLUME] {
-			return nil, fmt.Errorf("spec.dataSource: driver %q does not support cloning volumes", p.config.Name)
+			return nil, nil, fmt.Errorf("spec.dataSource: driver %q does not support cloning volumes", p.config.Name)
 		}
 		return p.cloneSource(ctx, claim, name)
 	}
-	return nil, &provision.IgnoredError{Reason: fmt.Sprintf("a %s of %q is for a volume populator", kind, group)}
+	return nil, nil, &provision.IgnoredError{Reason: fmt.Sprintf("a %s of %q is for a volume populator", kind, group)}
 }
 
 func (p *Provisioner) cloneSource(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, name string,
-) (*csiapi.VolumeContentSource, error) {
+) (*csiapi.VolumeContentSource, *corev1.PersistentVolumeClaim, error) {
 	source, err := p.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !isClaimBound(source) {
+		p.waits.wait(claim.UID, sourceKey{claimKind, claim.Namespace, name})
+	}
 	if err != nil {
-		return nil, fmt.Errorf("spec.dataSource: %w", err)
+		return nil, nil, fmt.Errorf("spec.dataSource: %w", err)
 	}
 	switch {
-	case source.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("spec.dataSource: claim %q is being deleted", name)
+	case source.DeletionTimestamp != nil && !slices.Contains(source.Finalizers, finalizerClone):
+		return nil, nil, fmt.Errorf("spec.dataSource: claim %q is being deleted", name)
 	case source.Status.Phase != corev1.ClaimBound || source.Spec.VolumeName == "":
-		return nil, fmt.Errorf("spec.dataSource: claim %q is not bound", name)
+		return nil, nil, fmt.Errorf("spec.dataSource: claim %q is not bound", name)
 	case modeOf(source.Spec.VolumeMode) != modeOf(claim.Spec.VolumeMode):
-		return nil, fmt.Errorf("spec.dataSource: claim %q has volumeMode %s, not %s",
+		return nil, nil, fmt.Errorf("spec.dataSource: claim %q has volumeMode %s, not %s",
 			name, modeOf(source.Spec.VolumeMode), modeOf(claim.Spec.VolumeMode))
 	}
 	volume, err := p.client.CoreV1().PersistentVolumes().Get(ctx, source.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("spec.dataSource: claim %q: %w", name, err)
+		return nil, nil, fmt.Errorf("spec.dataSource: claim %q: %w", name, err)
 	}
 	have, want := volume.Spec.Capacity[corev1.ResourceStorage], claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch ref := volume.Spec.ClaimRef; {
 	case volume.Spec.CSI == nil || volume.Spec.CSI.Driver != p.config.Name:
-		return nil, fmt.Errorf("spec.dataSource: claim %q is not of driver %q", name, p.config.Name)
+		return nil, nil, fmt.Errorf("spec.dataSource: claim %q is not of driver %q", name, p.config.Name)
 	case ref == nil || ref.UID != source.UID:
-		return nil, fmt.Errorf("spec.dataSource: volume %q is not bound to claim %q", volume.Name, name)
+		return nil, nil, fmt.Errorf("spec.dataSource: volume %q is not bound to claim %q", volume.Name, name)
 	case want.Cmp(have) < 0:
-		return nil, fmt.Errorf("spec.resources.requests.storage: %s is less than the %s of the source", &want, &have)
+		return nil, nil, fmt.Errorf("spec.resources.requests.storage: %s is less than the %s of the source", &want, &have)
 	}
 	return &csiapi.VolumeContentSource{Type: &csiapi.VolumeContentSource_Volume{
 		Volume: &csiapi.VolumeContentSource_VolumeSource{VolumeId: volume.Spec.CSI.VolumeHandle},
-	}}, nil
+	}}, source, nil
 }
 
 func modeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
@@ -115,15 +121,17 @@ func (p *Provisioner) snapshotSource(
 		return nil, errors.New("spec.dataSource: snapshots are not enabled")
 	}
 	snapshot, err := p.dynamic.Resource(snapshots).Namespace(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !isSnapshotReady(snapshot) {
+		p.waits.wait(claim.UID, sourceKey{snapshotKind, claim.Namespace, name})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("spec.dataSource: %w", err)
 	}
-	ready, _, _ := unstructured.NestedBool(snapshot.Object, "status", "readyToUse")
 	contentName, _, _ := unstructured.NestedString(snapshot.Object, "status", "boundVolumeSnapshotContentName")
 	switch {
 	case snapshot.GetDeletionTimestamp() != nil:
 		return nil, fmt.Errorf("spec.dataSource: snapshot %q is being deleted", name)
-	case !ready || contentName == "":
+	case !isSnapshotReady(snapshot):
 		return nil, fmt.Errorf("spec.dataSource: snapshot %q is not ready", name)
 	}
 	content, err := p.dynamic.Resource(contents).Get(ctx, contentName, metav1.GetOptions{})

@@ -1,6 +1,8 @@
 package resize
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +62,16 @@ func (r *Resizer) recordFailedTry(key reconcile.Request, claim *corev1.Persisten
 	p.until = r.deps.Clock.Now().Add(wait)
 	r.backoffs[key] = p
 	return wait
+}
+
+// RetryNow retries all expansions that wait for their backoff at once, because the driver is back.
+func (r *Resizer) RetryNow() {
+	r.mu.Lock()
+	waiting := slices.Collect(maps.Keys(r.backoffs))
+	clear(r.backoffs)
+	r.mu.Unlock()
+	r.runner.Enqueue(waiting...)
+	r.runner.RetryFailed()
 }
 
 // succeeded forgets the failures of a claim.

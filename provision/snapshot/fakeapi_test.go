@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -22,6 +25,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
 )
 
 // fakeAPI is an API server in memory for snapshots, with versions, generations, preconditions and finalizers.
@@ -34,6 +38,11 @@ type fakeAPI struct {
 
 func newFakeAPI() *fakeAPI {
 	scheme := api.Scheme()
+	for kind, object := range groupapi.Scheme().KnownTypes(groupapi.GroupVersion) {
+		if strings.HasPrefix(kind, "Volume") {
+			scheme.AddKnownTypeWithName(groupapi.GroupVersion.WithKind(kind), reflect.New(object).Interface().(runtime.Object))
+		}
+	}
 	a := &fakeAPI{Fake: &k8stesting.Fake{}, version: 1}
 	a.tracker = k8stesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	a.AddReactor("*", "*", a.react)
@@ -141,6 +150,10 @@ func mergeInto(found runtime.Object, action k8stesting.PatchActionImpl) (runtime
 		out = &api.VolumeSnapshot{}
 	case *api.VolumeSnapshotContent:
 		out = &api.VolumeSnapshotContent{}
+	case *groupapi.VolumeGroupSnapshot:
+		out = &groupapi.VolumeGroupSnapshot{}
+	case *groupapi.VolumeGroupSnapshotContent:
+		out = &groupapi.VolumeGroupSnapshotContent{}
 	}
 	return out, json.Unmarshal(data, out)
 }
@@ -176,8 +189,8 @@ func fakeObjects[T any, O interface {
 	*T
 	runtime.Object
 	metav1.Object
-}](a *fakeAPI, namespace, resource, kind string) *gentype.FakeClientWithList[O, *api.List[T]] {
-	return gentype.NewFakeClientWithList(a.Fake, namespace, api.GroupVersion.WithResource(resource), api.GroupVersion.WithKind(kind),
+}](a *fakeAPI, version schema.GroupVersion, namespace, resource, kind string) *gentype.FakeClientWithList[O, *api.List[T]] {
+	return gentype.NewFakeClientWithList(a.Fake, namespace, version.WithResource(resource), version.WithKind(kind),
 		func() O { return O(new(T)) }, func() *api.List[T] { return &api.List[T]{} },
 		func(to, from *api.List[T]) { to.ListMeta = from.ListMeta },
 		func(list *api.List[T]) []O {
@@ -197,17 +210,32 @@ func fakeObjects[T any, O interface {
 
 // VolumeSnapshots implements api.Client.
 func (a *fakeAPI) VolumeSnapshots(namespace string) api.SnapshotsClient {
-	return fakeObjects[api.VolumeSnapshot](a, namespace, api.ResourceSnapshots, api.KindSnapshot)
+	return fakeObjects[api.VolumeSnapshot](a, api.GroupVersion, namespace, api.ResourceSnapshots, api.KindSnapshot)
 }
 
 // VolumeSnapshotContents implements api.Client.
 func (a *fakeAPI) VolumeSnapshotContents() api.ContentsClient {
-	return fakeObjects[api.VolumeSnapshotContent](a, "", api.ResourceContents, "VolumeSnapshotContent")
+	return fakeObjects[api.VolumeSnapshotContent](a, api.GroupVersion, "", api.ResourceContents, "VolumeSnapshotContent")
 }
 
 // VolumeSnapshotClasses implements api.Client.
 func (a *fakeAPI) VolumeSnapshotClasses() api.ClassesClient {
-	return fakeObjects[api.VolumeSnapshotClass](a, "", api.ResourceClasses, "VolumeSnapshotClass")
+	return fakeObjects[api.VolumeSnapshotClass](a, api.GroupVersion, "", api.ResourceClasses, "VolumeSnapshotClass")
+}
+
+// VolumeGroupSnapshots implements groupapi.Client.
+func (a *fakeAPI) VolumeGroupSnapshots(namespace string) groupapi.GroupsClient {
+	return fakeObjects[groupapi.VolumeGroupSnapshot](a, groupapi.GroupVersion, namespace, groupapi.ResourceGroups, groupapi.KindGroup)
+}
+
+// VolumeGroupSnapshotContents implements groupapi.Client.
+func (a *fakeAPI) VolumeGroupSnapshotContents() groupapi.ContentsClient {
+	return fakeObjects[groupapi.VolumeGroupSnapshotContent](a, groupapi.GroupVersion, "", groupapi.ResourceContents, groupapi.KindContent)
+}
+
+// VolumeGroupSnapshotClasses implements groupapi.Client.
+func (a *fakeAPI) VolumeGroupSnapshotClasses() groupapi.ClassesClient {
+	return fakeObjects[groupapi.VolumeGroupSnapshotClass](a, groupapi.GroupVersion, "", groupapi.ResourceClasses, "VolumeGroupSnapshotClass")
 }
 
 // wait waits until the VolumeSnapshot fits.

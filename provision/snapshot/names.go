@@ -52,9 +52,9 @@ func DriverName(content *api.VolumeSnapshotContent) (name string, ok bool) {
 const parameterPrefix = "csi.storage.k8s.io/"
 
 // DriverParameters returns the parameters of a class that are for the driver.
-func DriverParameters(class *api.VolumeSnapshotClass) map[string]string {
+func DriverParameters(class map[string]string) map[string]string {
 	parameters := map[string]string{}
-	for key, value := range class.Parameters {
+	for key, value := range class {
 		if !strings.HasPrefix(key, parameterPrefix) {
 			parameters[key] = value
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/binder"
+	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
 )
 
@@ -33,6 +34,7 @@ const driverName = "disk.example.com"
 type fakeDriver struct {
 	mu       sync.Mutex // guards all below
 	taken    map[string]taker.CreateRequest
+	groups   []grouptaker.CreateRequest
 	deleted  []string
 	fail     error
 	notReady int // so many calls report a snapshot that is not ready

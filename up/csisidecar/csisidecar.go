@@ -2,6 +2,8 @@ package csisidecar
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
@@ -24,8 +27,11 @@ import (
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/provision/health"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -38,8 +44,13 @@ type Deps struct {
 	Dynamic dynamic.Interface
 	// Snapshots reads and writes VolumeSnapshotContents. Config.Snapshot requires it.
 	Snapshots api.Client
+	// GroupSnapshots reads and writes VolumeGroupSnapshotContents. Config.GroupSnapshot requires it.
+	GroupSnapshots groupapi.Client
 	// Timeline records what the controllers do; it may be nil.
 	Timeline *timeline.Recorder
+	// Recorder records the events of the controllers beside the provision controller, whose option is
+	// provision.EventRecorder. By default they write to the API server.
+	Recorder record.EventRecorder
 	// Logger receives the controllers' logs; nil discards them.
 	Logger *slog.Logger
 	// Clock may be nil for the real one.
@@ -59,10 +70,17 @@ type Config struct {
 	Capacity, Resize bool
 	// Snapshot takes and deletes the driver's snapshots. It requires Provision.
 	Snapshot bool
+	// GroupSnapshot takes and deletes the driver's group snapshots. It requires Snapshot.
+	GroupSnapshot bool
+	// Health reports abnormal volumes on their claims. It requires Provision, and excludes NodeDeployment.
+	Health bool
 	// Attach processes the driver's VolumeAttachments.
 	Attach bool
 	// CapacityPeriod is how often the driver's capacity is read again; zero means the default of package capacity.
 	CapacityPeriod time.Duration
+	// NodeDeployment provisions for one node, on each of which such a driver runs: Driver.NodeName is required, and there is no
+	// leader election. Volumes and snapshots of other nodes are not this driver's, so Resize, Snapshot and Attach exclude it.
+	NodeDeployment bool
 	// PodNamespace and PodName are those of the Pod that this process runs in. Its controller then owns the
 	// CSIStorageCapacity objects. Both are empty outside of a Pod: then the objects are in kube-system, without an owner.
 	PodNamespace, PodName string
@@ -82,6 +100,8 @@ func (d *Deps) complete(config Config) error {
 		return errors.New("Deps.Dynamic is required")
 	case config.Snapshot && d.Snapshots == nil:
 		return errors.New("Deps.Snapshots is required")
+	case config.GroupSnapshot && d.GroupSnapshots == nil:
+		return errors.New("Deps.GroupSnapshots is required")
 	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
@@ -98,8 +118,14 @@ func (c Config) validate() error {
 		return errors.New("Config.Driver: Name and Socket are required")
 	case !c.Provision && !c.Attach:
 		return errors.New("Config.Provision or Config.Attach is required")
-	case !c.Provision && (c.Capacity || c.Resize || c.Snapshot || c.LeaderElection):
-		return errors.New("Config.Capacity, Config.Resize, Config.Snapshot and Config.LeaderElection require Config.Provision")
+	case !c.Provision && (c.Capacity || c.Resize || c.Snapshot || c.Health || c.LeaderElection):
+		return errors.New("Config.Capacity, Config.Resize, Config.Snapshot, Config.Health and Config.LeaderElection require Config.Provision")
+	case c.NodeDeployment && c.Driver.NodeName == "":
+		return errors.New("Config.NodeDeployment requires Config.Driver.NodeName")
+	case c.NodeDeployment && (c.LeaderElection || c.Resize || c.Snapshot || c.Health || c.Attach):
+		return errors.New("Config.NodeDeployment excludes Config.LeaderElection, Config.Resize, Config.Snapshot, Config.Health and Config.Attach")
+	case c.GroupSnapshot && !c.Snapshot:
+		return errors.New("Config.GroupSnapshot requires Config.Snapshot")
 	}
 	return nil
 }
@@ -108,9 +134,10 @@ func (c Config) validate() error {
 type Sidecar struct {
 	deps   Deps
 	config Config
-	// provisioner and controller are nil without Config.Provision.
+	// provisioner has the connection to the driver.
 	provisioner *csiprovision.Provisioner
-	controller  *provision.ProvisionController
+	// controller is nil without Config.Provision.
+	controller *provision.ProvisionController
 
 	mu      sync.Mutex // guards running
 	running []runnable
@@ -121,6 +148,7 @@ type runnable interface {
 	Start(ctx context.Context) error
 	Ready() error
 	Healthy() error
+	RetryNow()
 }
 
 // New returns a Sidecar that does nothing before Start.
@@ -129,14 +157,14 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 		return nil, fmt.Errorf("csisidecar: %w", err)
 	}
 	s := &Sidecar{deps: deps, config: config}
-	if !config.Provision {
-		return s, nil
-	}
 	var err error
 	s.provisioner, err = csiprovision.New(
 		csiprovision.Deps{Client: deps.Client, Dynamic: deps.Dynamic, Logger: deps.Logger}, config.Driver)
 	if err != nil {
 		return nil, err
+	}
+	if !config.Provision {
+		return s, nil
 	}
 	options := []provision.Option{
 		provision.Logger(deps.Logger), provision.Timeline(deps.Timeline), provision.LeaderElection(config.LeaderElection),
@@ -148,6 +176,9 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 		options = append(options, provision.Registerer(prometheus.WrapRegistererWith(
 			prometheus.Labels{"provisioner": config.Driver.Name}, deps.Registerer)))
 	}
+	if config.NodeDeployment {
+		options = append(options, provision.IntentFinalizer(nodeIntent(config.Driver.NodeName)))
+	}
 	for _, run := range s.runnables() {
 		options = append(options, provision.WithRunnable(run))
 	}
@@ -156,6 +187,12 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// nodeIntent returns the finalizer of the intents of one node's provisioner.
+func nodeIntent(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "intent.provision.berth.dev/node-" + hex.EncodeToString(sum[:10])
 }
 
 // runnables are the controllers that run beside the provision controller, while it leads.
@@ -173,18 +210,39 @@ func (s *Sidecar) runnables() []func(context.Context) error {
 	if s.config.Snapshot {
 		runnables = append(runnables, s.takeSnapshots)
 	}
+	if s.config.GroupSnapshot {
+		runnables = append(runnables, s.takeGroupSnapshots)
+	}
+	if s.config.Health {
+		runnables = append(runnables, s.monitorHealth)
+	}
 	return runnables
 }
 
 // Start runs the controllers until ctx is done. It may be called once.
 func (s *Sidecar) Start(ctx context.Context) error {
-	if s.controller == nil {
-		return s.attach(ctx)
-	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(contain.Func("csisidecar.Start", "", func() error { return s.provisioner.Start(ctx) }))
-	group.Go(contain.Func("csisidecar.Start", "", func() error { return s.controller.RunContext(ctx) }))
+	start := func(run func() error) { group.Go(contain.Func("csisidecar.Start", "", run)) }
+	start(func() error { return s.provisioner.Start(ctx) })
+	start(func() error { return s.provisioner.NotifyAvailable(ctx, s.retryNow) })
+	if s.controller == nil {
+		start(func() error { return s.attach(ctx) })
+	} else {
+		start(func() error { return s.controller.RunContext(ctx) })
+	}
 	return group.Wait()
+}
+
+// retryNow retries at once all that failed: the driver is back.
+func (s *Sidecar) retryNow() {
+	if s.controller != nil {
+		s.controller.RetryNow()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, controller := range s.running {
+		controller.RetryNow()
+	}
 }
 
 // start runs one controller, which Ready and Healthy ask from now on.
@@ -226,9 +284,18 @@ func (s *Sidecar) Healthy() error {
 // IsWaiting returns whether the controllers wait for the Lease, which another process holds.
 func (s *Sidecar) IsWaiting() bool { return s.controller != nil && s.controller.IsWaiting() }
 
+// nodeManager returns the label value of the capacity objects of one node's publisher.
+func nodeManager(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "berth-" + hex.EncodeToString(sum[:10])
+}
+
 func (s *Sidecar) publishCapacity(ctx context.Context) error {
 	config := capacity.Config{
 		DriverName: s.config.Driver.Name, Namespace: metav1.NamespaceSystem, Period: s.config.CapacityPeriod,
+	}
+	if s.config.NodeDeployment {
+		config.NodeName, config.ManagedBy = s.config.Driver.NodeName, nodeManager(s.config.Driver.NodeName)
 	}
 	if s.config.PodNamespace != "" && s.config.PodName != "" {
 		owner, err := capacity.OwnerForPod(ctx, s.deps.Client, s.config.PodNamespace, s.config.PodName)
@@ -249,7 +316,7 @@ func (s *Sidecar) publishCapacity(ctx context.Context) error {
 func (s *Sidecar) resize(ctx context.Context) error {
 	resizer, err := resize.New(resize.Deps{
 		Client: s.deps.Client, Driver: s.provisioner, Timeline: s.deps.Timeline, Logger: s.deps.Logger, Clock: s.deps.Clock,
-		Registerer: s.deps.Registerer,
+		Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
 	}, resize.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return err
@@ -260,7 +327,7 @@ func (s *Sidecar) resize(ctx context.Context) error {
 func (s *Sidecar) takeSnapshots(ctx context.Context) error {
 	snapshots, err := taker.New(taker.Deps{
 		Client: s.deps.Client, Snapshots: s.deps.Snapshots, Dynamic: s.deps.Dynamic, Driver: s.provisioner, Timeline: s.deps.Timeline,
-		Logger: s.deps.Logger, Clock: s.deps.Clock, Registerer: s.deps.Registerer,
+		Logger: s.deps.Logger, Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
 	}, taker.Config{DriverName: s.config.Driver.Name, ExtraCreateMetadata: s.config.Driver.ExtraCreateMetadata})
 	if err != nil {
 		return err
@@ -268,20 +335,42 @@ func (s *Sidecar) takeSnapshots(ctx context.Context) error {
 	return s.start(ctx, snapshots)
 }
 
+func (s *Sidecar) takeGroupSnapshots(ctx context.Context) error {
+	groups, err := grouptaker.New(grouptaker.Deps{
+		Client: s.deps.Client, Groups: s.deps.GroupSnapshots, Dynamic: s.deps.Dynamic, Driver: s.provisioner, Timeline: s.deps.Timeline,
+		Logger: s.deps.Logger, Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
+	}, grouptaker.Config{DriverName: s.config.Driver.Name, ExtraCreateMetadata: s.config.Driver.ExtraCreateMetadata})
+	if err != nil {
+		return err
+	}
+	return s.start(ctx, groups)
+}
+
+func (s *Sidecar) monitorHealth(ctx context.Context) error {
+	monitor, err := health.New(health.Deps{
+		Client: s.deps.Client, Driver: s.provisioner, Logger: s.deps.Logger, Clock: s.deps.Clock, Recorder: s.deps.Recorder,
+	}, health.Config{DriverName: s.config.Driver.Name})
+	if err != nil {
+		return err
+	}
+	return s.start(ctx, monitor)
+}
+
 func (s *Sidecar) attach(ctx context.Context) error {
-	conn, err := Dial(s.config.Driver.Socket)
+	conn, err := s.provisioner.Conn()
 	if err != nil {
 		return err
 	}
 	controller, err := attacher.New(
 		attacher.Deps{
-			Client: s.deps.Client, Driver: csi.NewControllerClient(conn), Logger: s.deps.Logger, Registerer: s.deps.Registerer,
+			Client: s.deps.Client, Driver: csi.NewControllerClient(conn), Logger: s.deps.Logger, Clock: s.deps.Clock,
+			Registerer: s.deps.Registerer,
 		},
 		attacher.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
-	return errors.Join(s.start(ctx, controller), conn.Close())
+	return s.start(ctx, controller)
 }
 
 // Dial returns a connection to the driver's socket: a path, unix:/path or unix:///path. The driver need not serve yet.

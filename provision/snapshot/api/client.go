@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -60,18 +61,23 @@ func Scheme() *runtime.Scheme {
 // NewClient returns a client of the cluster that config names.
 func NewClient(config *rest.Config) (Client, error) {
 	scheme := Scheme()
+	restClient, err := NewRESTClient(config, GroupVersion, scheme)
+	if err != nil {
+		return nil, fmt.Errorf("create an API client for snapshots: %w", err)
+	}
+	return &client{rest: restClient, parameters: runtime.NewParameterCodec(scheme)}, nil
+}
+
+// NewRESTClient returns a client for the custom resources of one version of an API group, whose kinds the scheme has.
+func NewRESTClient(config *rest.Config, version schema.GroupVersion, scheme *runtime.Scheme) (rest.Interface, error) {
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &GroupVersion, "/apis"
+	config.GroupVersion, config.APIPath = &version, "/apis"
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // as custom resources have it
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	if config.UserAgent == "" {
 		config.UserAgent = rest.DefaultKubernetesUserAgent()
 	}
-	restClient, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("create an API client for snapshots: %w", err)
-	}
-	return &client{rest: restClient, parameters: runtime.NewParameterCodec(scheme)}, nil
+	return rest.RESTClientFor(config)
 }
 
 // VolumeSnapshots implements Client.

@@ -21,6 +21,10 @@ func (b *Binder) delete(ctx context.Context, key reconcile.Request, s *api.Volum
 	if !slices.Contains(s.Finalizers, snapshot.FinalizerBound) && !slices.Contains(s.Finalizers, snapshot.FinalizerSource) {
 		return nil // others keep it
 	}
+	if slices.Contains(s.Finalizers, snapshot.FinalizerMember) {
+		return &problem{reason: "SnapshotDeletePending", waits: true, err: fmt.Errorf(
+			"it is of VolumeGroupSnapshot %q: delete that, which deletes all of its snapshots", groupName(s))}
+	}
 	content, err := b.boundContent(ctx, s)
 	if err != nil {
 		return err
@@ -59,11 +63,25 @@ func (b *Binder) delete(ctx context.Context, key reconcile.Request, s *api.Volum
 	return err
 }
 
+// groupName returns the name of the VolumeGroupSnapshot that a VolumeSnapshot is of, "" if nothing names it any more.
+func groupName(s *api.VolumeSnapshot) string {
+	if group := snapshot.GroupOf(s); group != nil {
+		return group.Name
+	}
+	if s.Status != nil {
+		return ptr.Deref(s.Status.GroupName, "")
+	}
+	return ""
+}
+
 // boundContent returns the content that is bound to a VolumeSnapshot which is being deleted; nil if there is none.
 func (b *Binder) boundContent(ctx context.Context, s *api.VolumeSnapshot) (*api.VolumeSnapshotContent, error) {
 	name := snapshot.ContentName(s.UID)
-	if s.Spec.Source.ContentName != nil {
+	switch {
+	case s.Spec.Source.ContentName != nil:
 		name = *s.Spec.Source.ContentName
+	case snapshot.GroupOf(s) != nil && s.Status != nil && s.Status.BoundContentName != nil:
+		name = *s.Status.BoundContentName
 	}
 	content, err := b.contents.Get(ctx, "", name)
 	if apierrors.IsNotFound(err) || err == nil && content.Spec.SnapshotRef.UID != s.UID {

@@ -99,6 +99,9 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, s *api.VolumeS
 	if err != nil {
 		return err
 	}
+	if snapshot.GroupOf(s) != nil && (s.Status == nil || s.Status.BoundContentName == nil) {
+		return nil // the controller of the group binds it
+	}
 	content, err := b.contentOf(ctx, s)
 	if err != nil {
 		return err
@@ -127,6 +130,8 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, s *api.VolumeS
 func (b *Binder) contentOf(ctx context.Context, s *api.VolumeSnapshot) (*api.VolumeSnapshotContent, error) {
 	name, static := snapshot.ContentName(s.UID), false
 	switch source := s.Spec.Source; {
+	case snapshot.GroupOf(s) != nil:
+		name = *s.Status.BoundContentName
 	case source.ContentName != nil && source.ClaimName == nil:
 		name, static = *source.ContentName, true
 	case source.ClaimName == nil || source.ContentName != nil:
@@ -152,7 +157,7 @@ func (b *Binder) contentOf(ctx context.Context, s *api.VolumeSnapshot) (*api.Vol
 	case static && content.Spec.Source.SnapshotHandle == nil:
 		return nil, &problem{reason: "SnapshotContentMismatch", waits: true,
 			err: fmt.Errorf("VolumeSnapshotContent %q has no spec.source.snapshotHandle: it is not of an existing snapshot", name)}
-	case !static && content.Spec.Source.VolumeHandle == nil:
+	case !static && content.Spec.Source.VolumeHandle == nil && !snapshot.IsMember(content):
 		return nil, &problem{reason: "SnapshotContentMismatch", waits: true,
 			err: fmt.Errorf("VolumeSnapshotContent %q has no spec.source.volumeHandle: it is not of a volume", name)}
 	}

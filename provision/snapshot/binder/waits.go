@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -75,9 +73,7 @@ func (w *waits) forClaim(key reconcile.Request, claim types.NamespacedName, vers
 }
 
 func (w *waits) watchClaim(ctx context.Context, claim types.NamespacedName, version string) {
-	lister := listwatch.Select(w.deps.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), w.deps.Client, func(options *metav1.ListOptions) {
-		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, claim.Name).String()
-	})
+	lister := listwatch.Select(w.deps.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), w.deps.Client, listwatch.Named(claim.Name))
 	exists := func(store cache.Store) (bool, error) {
 		return version != "" && len(store.ListKeys()) == 0, nil // it was deleted before the watch began
 	}

@@ -1,4 +1,4 @@
-// Package crd has the CustomResourceDefinitions of volume snapshots, as external-snapshotter v8.6.0 publishes them.
+// Package crd has the CustomResourceDefinitions of volume snapshots and of groups of them, as external-snapshotter v8.6.0 publishes them.
 package crd
 
 import (
@@ -40,6 +40,9 @@ func Definitions() ([]*unstructured.Unstructured, error) {
 
 // Names returns the names of the CustomResourceDefinitions.
 func Names() []string {
-	const group = ".snapshot.storage.k8s.io"
-	return []string{"volumesnapshotclasses" + group, "volumesnapshotcontents" + group, "volumesnapshots" + group}
+	const single, group = ".snapshot.storage.k8s.io", ".groupsnapshot.storage.k8s.io"
+	return []string{
+		"volumesnapshotclasses" + single, "volumesnapshotcontents" + single, "volumesnapshots" + single,
+		"volumegroupsnapshotclasses" + group, "volumegroupsnapshotcontents" + group, "volumegroupsnapshots" + group,
+	}
 }

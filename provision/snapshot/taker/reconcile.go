@@ -52,6 +52,12 @@ func (t *Taker) reconcile(ctx context.Context, key reconcile.Request) (reconcile
 		ready = true
 	case content.DeletionTimestamp != nil && content.Annotations[snapshot.AnnBeingCreated] == "":
 		return reconcile.Result{}, nil // its VolumeSnapshot still uses it
+	case snapshot.IsMember(content):
+		if handleOf(content) == "" {
+			return reconcile.Result{}, nil // the group's controller writes it
+		}
+		reason = reasonRead
+		ready, err = t.read(ctx, content)
 	case content.Spec.Source.VolumeHandle != nil:
 		ready, err = t.create(ctx, content) // idempotent: it also reads whether the snapshot is ready
 		if err == nil && content.DeletionTimestamp != nil {
@@ -101,9 +107,9 @@ func handleOf(content *api.VolumeSnapshotContent) string {
 	return ptr.Deref(content.Spec.Source.SnapshotHandle, "")
 }
 
-// delete deletes the snapshot, as the policy says, and then releases the content.
+// delete deletes the snapshot, as the policy says, and then releases the content. A snapshot of a group is deleted with it.
 func (t *Taker) delete(ctx context.Context, content *api.VolumeSnapshotContent) error {
-	if handle := handleOf(content); handle != "" && content.Spec.DeletionPolicy == api.Delete {
+	if handle := handleOf(content); handle != "" && content.Spec.DeletionPolicy == api.Delete && !snapshot.IsMember(content) {
 		span := t.deps.Timeline.Begin(refOf(content), timelineOwner, "Deleting", handle)
 		err := t.deps.Driver.DeleteSnapshot(ctx, handle, snapshot.DeletionSecret(content))
 		span.End(err)
@@ -127,7 +133,7 @@ func (t *Taker) create(ctx context.Context, content *api.VolumeSnapshotContent) 
 		return false, err
 	}
 	if class != nil {
-		request.Parameters = snapshot.DriverParameters(class)
+		request.Parameters = snapshot.DriverParameters(class.Parameters)
 		if request.Secret, err = snapshot.ResolveSecret(class, snapshot.SecretSnapshotter, content.Name, content.Spec.SnapshotRef); err != nil {
 			return false, err
 		}
@@ -146,7 +152,7 @@ func (t *Taker) create(ctx context.Context, content *api.VolumeSnapshotContent) 
 	taken, err := t.deps.Driver.CreateSnapshot(ctx, request)
 	span.End(err)
 	if err != nil {
-		if isFinal(err) || first && !wasSent(err) {
+		if IsFinal(err) || first && !WasSent(err) {
 			_, clearErr := t.annotate(ctx, content, snapshot.AnnBeingCreated, nil)
 			err = errors.Join(err, clearErr)
 		}
@@ -176,6 +182,9 @@ func (t *Taker) read(ctx context.Context, content *api.VolumeSnapshotContent) (r
 		return false, err
 	}
 	var secret *corev1.SecretReference
+	if snapshot.IsMember(content) {
+		secret = snapshot.DeletionSecret(content) // it names no class
+	}
 	if class != nil {
 		if secret, err = snapshot.ResolveSecret(class, snapshot.SecretList, content.Name, content.Spec.SnapshotRef); err != nil {
 			return false, err
@@ -208,15 +217,15 @@ func (t *Taker) classOf(ctx context.Context, content *api.VolumeSnapshotContent)
 	return class, nil
 }
 
-// wasSent reports whether the driver may have got the call that failed.
-func wasSent(err error) bool {
+// WasSent reports whether the driver may have got the call that failed.
+func WasSent(err error) bool {
 	_, ok := status.FromError(err)
 	return ok
 }
 
-// isFinal reports whether after this error of CreateSnapshot no snapshot is being taken, as the CSI specification has it. An
+// IsFinal reports whether after this error of CreateSnapshot no snapshot is being taken, as the CSI specification has it. An
 // error without a status was not sent, or a result that could not be understood.
-func isFinal(err error) bool {
+func IsFinal(err error) bool {
 	if errors.Is(err, ErrUnsupported) {
 		return true
 	}

@@ -63,6 +63,9 @@ type CreateRequest struct {
 // ErrUnsupported is the error of a Driver that does not support snapshots.
 var ErrUnsupported = errors.New("the driver does not support snapshots")
 
+// ErrGroupsUnsupported is ErrUnsupported of a driver that takes no group snapshots.
+var ErrGroupsUnsupported = fmt.Errorf("%w of groups: it has no group controller service that takes them", ErrUnsupported)
+
 // Driver calls a CSI driver. Its errors have the gRPC status of the driver's response; an error without a status means that
 // nothing was sent. It is safe for concurrent use.
 type Driver interface {
@@ -173,6 +176,9 @@ func (t *Taker) needsWork(event controller.Event) bool {
 		return true
 	}
 	marked := func(c *api.VolumeSnapshotContent) bool { return c.Annotations[snapshot.AnnBeingDeleted] != "" }
+	if snapshot.IsMember(content) && handleOf(old) != handleOf(content) {
+		return true
+	}
 	return old.Generation != content.Generation || (old.DeletionTimestamp == nil) != (content.DeletionTimestamp == nil) ||
 		marked(old) != marked(content)
 }
@@ -204,6 +210,9 @@ func (t *Taker) Start(ctx context.Context) error {
 	running.Go(contain.Guard("taker.Start", "", func() { t.informer.RunWithContext(ctx) }))
 	return t.runner.Start(ctx)
 }
+
+// RetryNow retries all that wait for the delay after a failure at once, because the driver is back.
+func (t *Taker) RetryNow() { t.runner.RetryFailed() }
 
 // Ready returns nil once the cache is filled and the workers run, and as long as the cluster has no VolumeSnapshots.
 func (t *Taker) Ready() error {

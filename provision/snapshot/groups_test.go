@@ -1,0 +1,235 @@
+package snapshot_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/internal/testlog"
+	"github.com/berth-dev/berth/provision/snapshot"
+	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/groupbinder"
+	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
+	"github.com/berth-dev/berth/provision/snapshot/taker"
+)
+
+// CreateGroup implements grouptaker.Driver.
+func (d *fakeDriver) CreateGroup(_ context.Context, request grouptaker.CreateRequest) (grouptaker.Group, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fail != nil {
+		return grouptaker.Group{}, d.fail
+	}
+	d.groups = append(d.groups, request)
+	d.notReady--
+	group := grouptaker.Group{ID: "id-of-" + request.Name, Created: time.Unix(1000, 0), Ready: d.notReady < 0}
+	for _, volume := range request.Volumes {
+		group.Snapshots = append(group.Snapshots, grouptaker.Member{Volume: volume, Snapshot: taker.Snapshot{
+			ID: "snapshot-of-" + volume, Created: group.Created, Size: 1 << 30, Ready: group.Ready}})
+	}
+	return group, nil
+}
+
+// DeleteGroup implements grouptaker.Driver.
+func (d *fakeDriver) DeleteGroup(_ context.Context, id string, snapshots []string, _ *corev1.SecretReference) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.deleted = append(append(d.deleted, id), snapshots...)
+	return nil
+}
+
+// GetGroup implements grouptaker.Driver.
+func (d *fakeDriver) GetGroup(_ context.Context, id string, snapshots []string, _ *corev1.SecretReference) (grouptaker.Group, error) {
+	group := grouptaker.Group{ID: id, Created: time.Unix(1000, 0), Ready: true}
+	for _, snapshot := range snapshots {
+		group.Snapshots = append(group.Snapshots, grouptaker.Member{Volume: "volume-of-" + snapshot, Snapshot: taker.Snapshot{ID: snapshot, Ready: true}})
+	}
+	return group, nil
+}
+
+// startGroups is start with the controllers of groups.
+func startGroups(t *testing.T, policy api.DeletionPolicy, objects ...runtime.Object) *cluster {
+	t.Helper()
+	c := start(t, objects...)
+	dynamic := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	logger := testlog.New(t, slog.DiscardHandler)
+	bind, err := groupbinder.New(groupbinder.Deps{
+		Client: c.core, Groups: c, Snapshots: c, Dynamic: dynamic, Recorder: record.NewFakeRecorder(1000), Logger: logger})
+	require.NoError(t, err)
+	take, err := grouptaker.New(grouptaker.Deps{
+		Client: c.core, Groups: c, Dynamic: dynamic, Driver: c.driver, Recorder: record.NewFakeRecorder(1000), Logger: logger,
+	}, grouptaker.Config{DriverName: driverName, ExtraCreateMetadata: true})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 2)
+	go func() { ended <- bind.Start(ctx) }()
+	go func() { ended <- take.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	})
+	_, err = c.VolumeGroupSnapshotClasses().Create(t.Context(), &groupapi.VolumeGroupSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast", Annotations: map[string]string{snapshot.AnnDefaultGroupClass: "true"}},
+		Driver:     driverName, DeletionPolicy: policy, Parameters: map[string]string{
+			"speed": "high", "csi.storage.k8s.io/group-snapshotter-secret-name": "${volumegroupsnapshot.name}",
+			"csi.storage.k8s.io/group-snapshotter-secret-namespace": "${volumegroupsnapshot.namespace}",
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return c
+}
+
+func (c *cluster) group(t *testing.T, source groupapi.VolumeGroupSnapshotSource) {
+	t.Helper()
+	_, err := c.VolumeGroupSnapshots("ns").Create(t.Context(), &groupapi.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}, Spec: groupapi.VolumeGroupSnapshotSpec{Source: source},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// waitGroup waits until the group fits.
+func (c *cluster) waitGroup(t *testing.T, fits func(*groupapi.VolumeGroupSnapshot) bool) *groupapi.VolumeGroupSnapshot {
+	t.Helper()
+	var last *groupapi.VolumeGroupSnapshot
+	require.Eventually(t, func() bool {
+		found, err := c.VolumeGroupSnapshots("ns").Get(context.WithoutCancel(t.Context()), "g", metav1.GetOptions{})
+		last = found
+		return err == nil && fits(found)
+	}, time.Minute, 5*time.Millisecond)
+	return last
+}
+
+func isGroupReady(group *groupapi.VolumeGroupSnapshot) bool {
+	return group.Status != nil && ptr.Deref(group.Status.ReadyToUse, false)
+}
+
+func groupFailsWith(message string) func(*groupapi.VolumeGroupSnapshot) bool {
+	return func(group *groupapi.VolumeGroupSnapshot) bool {
+		return group.Status != nil && group.Status.Error != nil && *group.Status.Error.Message == message
+	}
+}
+
+// removeGroup deletes the group and waits until it is gone.
+func (c *cluster) removeGroup(t *testing.T) {
+	t.Helper()
+	require.NoError(t, c.VolumeGroupSnapshots("ns").Delete(t.Context(), "g", metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		_, err := c.VolumeGroupSnapshots("ns").Get(t.Context(), "g", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, time.Minute, 5*time.Millisecond)
+}
+
+func labelled(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	c := claim(name, phase)
+	c.Labels = map[string]string{"app": "db"}
+	return c
+}
+
+var ofDB = groupapi.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}
+
+// TestGroupSnapshot takes one of two claims of three, uses its members, and deletes all.
+func TestGroupSnapshot(t *testing.T) {
+	c := startGroups(t, api.Delete, labelled("data", corev1.ClaimBound), labelled("log", corev1.ClaimBound), claim("other", corev1.ClaimBound),
+		volume("data"), volume("log"), volume("other"))
+	c.group(t, ofDB)
+	ready := c.waitGroup(t, isGroupReady)
+	require.Equal(t, "fast", *ready.Spec.ClassName)
+	require.EqualValues(t, 1000, ready.Status.CreationTime.Unix())
+	c.driver.set(func() {
+		require.Equal(t, []grouptaker.CreateRequest{{
+			Name: "groupsnapshot-uid-g", Volumes: []string{"handle-data", "handle-log"}, Secret: &corev1.SecretReference{Namespace: "ns", Name: "g"},
+			Parameters: map[string]string{
+				"speed": "high", "csi.storage.k8s.io/volumegroupsnapshot/name": "g", "csi.storage.k8s.io/volumegroupsnapshot/namespace": "ns",
+				"csi.storage.k8s.io/volumegroupsnapshotcontent/name": "groupsnapcontent-uid-g",
+			},
+		}}, c.driver.groups)
+		require.Empty(t, c.driver.taken, "no snapshot is taken alone")
+	})
+	for _, name := range []string{"data", "log"} {
+		member := c.wait(t, snapshot.MemberName("uid-g", "handle-"+name), snapshot.IsReady)
+		require.Equal(t, name, *member.Spec.Source.ClaimName)
+		require.Equal(t, "g", *member.Status.GroupName)
+		require.Equal(t, "1Gi", member.Status.RestoreSize.String())
+		content, err := c.VolumeSnapshotContents().Get(t.Context(), *member.Status.BoundContentName, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "snapshot-of-handle-"+name, *content.Status.SnapshotHandle)
+		require.Equal(t, "id-of-groupsnapshot-uid-g", *content.Status.GroupHandle)
+		require.Equal(t, &corev1.SecretReference{Namespace: "ns", Name: "g"}, snapshot.DeletionSecret(content))
+	}
+	// One alone is not deleted.
+	one := snapshot.MemberName("uid-g", "handle-data")
+	require.NoError(t, c.VolumeSnapshots("ns").Delete(t.Context(), one, metav1.DeleteOptions{}))
+	c.wait(t, one, failsWith(`it is of VolumeGroupSnapshot "g": delete that, which deletes all of its snapshots`))
+
+	c.removeGroup(t)
+	left, err := c.VolumeSnapshots("ns").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, left.Items)
+	require.Eventually(t, func() bool {
+		contents, err := c.VolumeSnapshotContents().List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(contents.Items) == 0
+	}, time.Minute, 5*time.Millisecond)
+	c.driver.set(func() {
+		require.Equal(t, []string{"id-of-groupsnapshot-uid-g", "snapshot-of-handle-data", "snapshot-of-handle-log"}, c.driver.deleted)
+	})
+}
+
+// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later.
+func TestGroupSnapshotThatIsKept(t *testing.T) {
+	c := startGroups(t, api.Retain, labelled("data", corev1.ClaimBound), volume("data"))
+	c.group(t, ofDB)
+	c.waitGroup(t, isGroupReady)
+	c.removeGroup(t)
+	_, err := c.VolumeGroupSnapshotContents().Create(t.Context(), &groupapi.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "kept"},
+		Spec: groupapi.VolumeGroupSnapshotContentSpec{
+			Driver: driverName, DeletionPolicy: api.Retain, GroupRef: corev1.ObjectReference{Namespace: "ns", Name: "g"},
+			Source: groupapi.VolumeGroupSnapshotContentSource{Handles: &groupapi.Handles{
+				Group: "id-of-groupsnapshot-uid-g", Snapshots: []string{"snapshot-of-handle-data"}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	c.group(t, groupapi.VolumeGroupSnapshotSource{ContentName: ptr.To("kept")})
+	c.waitGroup(t, isGroupReady)
+	content, err := c.VolumeGroupSnapshotContents().Get(t.Context(), "kept", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.True(t, slices.Contains(content.Finalizers, snapshot.FinalizerGroupContent))
+	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
+}
+
+// TestGroupSnapshotsSayWhatIsWrong names the claim, the class or the driver's error, and goes on when that is over.
+func TestGroupSnapshotsSayWhatIsWrong(t *testing.T) {
+	c := startGroups(t, api.Delete)
+	c.group(t, ofDB)
+	c.waitGroup(t, groupFailsWith(`spec.source.selector: no claim of namespace "ns" has labels that match "app=db"`))
+	claims := c.core.CoreV1().PersistentVolumeClaims("ns")
+	_, err := claims.Create(t.Context(), labelled("data", corev1.ClaimPending), metav1.CreateOptions{})
+	require.NoError(t, err)
+	c.waitGroup(t, groupFailsWith(`claim "data" is not bound to a volume yet`))
+	c.driver.set(func() { c.driver.fail = status.Error(codes.DeadlineExceeded, "slow") })
+	_, err = c.core.CoreV1().PersistentVolumes().Create(t.Context(), volume("data"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = claims.Update(t.Context(), labelled("data", corev1.ClaimBound), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	c.waitGroup(t, groupFailsWith("take a group snapshot of 1 volumes: rpc error: code = DeadlineExceeded desc = slow"))
+	content, err := c.VolumeGroupSnapshotContents().Get(t.Context(), "groupsnapcontent-uid-g", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, content.Annotations[snapshot.AnnGroupBeingCreated], "snapshots may be there")
+	c.driver.set(func() { c.driver.fail, c.driver.notReady = nil, 2 })
+	require.Nil(t, c.waitGroup(t, isGroupReady).Status.Error)
+}

@@ -94,6 +94,18 @@ page: build ## show the page in a browser, on a real cluster: screenshots in bin
 integration: build thirdparty ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
+.PHONY: envtest
+envtest: build ## run controller-runtime's own suites on clusters of berthtest.Environment: ARGS='-packages client,cache' (root)
+	@cd test/envtest && $(GO) run . -bin $(BIN) $(ARGS)
+
+.PHONY: envtest-upstream
+envtest-upstream: build ## run the same suites with envtest's own etcd and kube-apiserver (10 minutes to build these the first time)
+	@mkdir -p $(BIN)/envtest
+	@cd conformance && for p in k8s.io/kubernetes/cmd/kube-apiserver:kube-apiserver go.etcd.io/etcd/server/v3:etcd; do \
+		./build-static.sh $(BIN)/envtest/$${p#*:} $${p%:*} "$$(../controlplane/ldflags.sh)" || exit 1; done
+	@ln -sf ../kubectl $(BIN)/envtest/kubectl
+	@cd test/envtest && $(GO) run . -upstream $(BIN)/envtest $(ARGS)
+
 .PHONY: neighbours
 neighbours: build ## run bad neighbours on a real cluster: fork bomb, floods, dead file server and more (root; 6 minutes)
 	@$(GO) test -tags integration -count=1 -timeout 30m -run "^Test(More)?BadNeighbours$$" -v ./test/integration -more-neighbours $(ARGS)

@@ -32,6 +32,8 @@ else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1
 fi
+step "a part of controller-runtime's suites, on clusters of berthtest.Environment"
+(cd test/envtest && go run . -packages webhook)
 step "unit tests of the page's script, the virtual machine, the benchmarks and the conformance runner"
 (cd vm && go test ./...)
 (cd test/page && go test ./...)

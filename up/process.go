@@ -3,12 +3,14 @@ package up
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/pidfile"
 	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/up/supervisor"
@@ -78,7 +80,9 @@ func stopStale(ctx context.Context, runDir string) ([]string, error) {
 			ended = append(ended, name)
 		}
 		if err := os.Remove(file); err != nil {
-			return ended, fmt.Errorf("remove a pid file of an earlier run: %w", err)
+			if _, asideErr := atomicfile.SetAside(file); asideErr != nil { // it is a directory, for instance
+				return ended, fmt.Errorf("remove a pid file of an earlier run: %w", errors.Join(err, asideErr))
+			}
 		}
 	}
 	return ended, nil

@@ -41,6 +41,8 @@ func TestStaleProcessesAreEndedButStrangersAreNot(t *testing.T) {
 	reused := strings.Join([]string{strconv.Itoa(stranger.Process.Pid), "1"}, " ")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "reused.pid"), []byte(reused), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "broken.pid"), []byte("x"), 0o600))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "directory.pid", "child"), 0o700))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo.pid"), 0o600))
 
 	runtime := exec.Command("/bin/sleep", "1000")
 	require.NoError(t, runtime.Start())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -364,7 +365,7 @@ func (f nodeFlags) requestIdentity(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	manager, err := certificate.NewClient(certificate.Deps{Clientset: certificate.FixedClient(client)},
+	manager, err := certificate.NewClient(certificate.Deps{Clientset: certificate.FixedClient(client), Logger: slog.Default()},
 		certificate.Config{NodeName: name, Dir: f.certDir})
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (f nodeFlags) networkClient(ctx context.Context, server *rest.Config, clien
 	if err := os.MkdirAll(filepath.Dir(kubeconfig), 0o700); err != nil {
 		return nil, fmt.Errorf("store the identity of kube-proxy: %w", err)
 	}
-	manager, err := certificate.NewProxy(certificate.Deps{Clientset: certificate.FixedClient(client)},
+	manager, err := certificate.NewProxy(certificate.Deps{Clientset: certificate.FixedClient(client), Logger: slog.Default()},
 		certificate.Config{NodeName: name, Dir: f.certificateDir()})
 	if err != nil {
 		return nil, err

@@ -11,10 +11,14 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // Proc is where the processes of this PID namespace are seen.
 const Proc = "/proc"
+
+// maxSize bounds what is read of a file, in bytes: it has two numbers.
+const maxSize = 4096
 
 // Write records the process in the file. A process that has ended is not recorded.
 func Write(path string, pid int) error {
@@ -31,7 +35,7 @@ func Write(path string, pid int) error {
 // Running returns the process of the file; 0 if it does not run, or the file does not exist or has other content. The
 // directory proc shows the processes of the PID namespace in which the file was written.
 func Running(proc, path string) int {
-	data, err := os.ReadFile(path)
+	data, err := statefile.Read(path, maxSize)
 	if err != nil {
 		return 0
 	}

@@ -7,8 +7,10 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -65,6 +68,8 @@ type Deps struct {
 	Clientset ClientsetFunc
 	// Clock is compared with a certificate's expiry; nil is the real clock.
 	Clock clock.PassiveClock
+	// Logger reports a damaged file; nil discards that.
+	Logger *slog.Logger
 }
 
 // ClientsetFunc returns the client that submits a signing request; current is the valid certificate, or nil.
@@ -80,6 +85,7 @@ type Manager struct {
 	// rotatorFor returns a rotator for a certificate with these addresses; it is nil for a client certificate.
 	rotatorFor func(ips []net.IP) (certificate.Manager, error)
 	clock      clock.PassiveClock
+	logger     *slog.Logger
 	path       func() string
 	// failures counts requests that were denied, timed out, or returned a certificate that cannot be stored.
 	failures prometheus.Counter
@@ -153,11 +159,14 @@ func newManager(deps Deps, config Config, pair, failures string, rotatorConfig c
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create certificate directory of node %s: %w", config.NodeName, err)
 	}
 	m := &Manager{
-		clock: deps.Clock, rotatorChanged: wakeup.NewSignal(),
+		clock: deps.Clock, logger: deps.Logger, rotatorChanged: wakeup.NewSignal(),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed certificate signing requests."}),
 	}
 	rotator, err := m.newRotator(config, pair, rotatorConfig)
@@ -176,6 +185,7 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 	if err != nil {
 		return nil, fmt.Errorf("open certificate store of node %s in %s: %w", config.NodeName, config.Dir, err)
 	}
+	m.keepDamaged(store)
 	if m.path == nil { // the same for every rotator
 		m.path = store.CurrentPath
 	}
@@ -198,6 +208,28 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 		return nil, fmt.Errorf("manage certificate of node %s in %s: %w", config.NodeName, config.Dir, err)
 	}
 	return rotator, nil
+}
+
+// maxPairSize bounds what is read of a pair, in bytes.
+const maxPairSize = 1 << 20
+
+// keepDamaged sets the stored pair aside if it is damaged, so that a new one is requested.
+func (m *Manager) keepDamaged(store certificate.FileStore) {
+	path := store.CurrentPath() // a link to the newest pair
+	if _, err := os.Lstat(path); err != nil {
+		return // there is none
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		_, err = statefile.Read(target, maxPairSize) // the store would read a file of any size
+	}
+	if err == nil {
+		_, err = store.Current()
+	}
+	if err == nil || statefile.IsPassing(err) {
+		return
+	}
+	statefile.SetAside(m.logger, path, err, "a new certificate is requested from the cluster")
 }
 
 // Start requests a certificate when there is none or the current one is due for renewal, until ctx ends.

@@ -1,6 +1,7 @@
 package certificate_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,12 +11,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,6 +34,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/certificate"
 )
 
@@ -344,8 +348,35 @@ func TestInvalidArguments(t *testing.T) {
 	require.ErrorContains(t, err, "Config.NodeName")
 	_, err = certificate.NewClient(certificate.Deps{}, certificate.Config{NodeName: "n1", Dir: t.TempDir()})
 	require.ErrorContains(t, err, "Deps.Clientset")
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubelet-client-current.pem"), []byte("torn"), 0o600))
-	_, err = certificate.NewClient(deps, certificate.Config{NodeName: "n1", Dir: dir})
-	require.ErrorContains(t, err, dir, "the error names the directory of the damaged file")
+}
+
+// TestDamagedCertificateIsRequestedAgain damages the stored pair in each way: the next start keeps it and gets a new one.
+func TestDamagedCertificateIsRequestedAgain(t *testing.T) {
+	for _, way := range corrupt.Ways() {
+		t.Run(way.Name, func(t *testing.T) {
+			s, config := newSigner(t, time.Hour), certificate.Config{NodeName: "n1", Dir: t.TempDir()}
+			first, err := certificate.NewClient(s.deps(), config)
+			require.NoError(t, err)
+			start(t, first)
+			wait(t, first)
+			path := first.Path()
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.Remove(path)) // a link to the newest file
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+			require.NoError(t, way.Do(path))
+
+			var log bytes.Buffer
+			deps := s.deps()
+			deps.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			second, err := certificate.NewClient(deps, config)
+			require.NoError(t, err)
+			start(t, second)
+			require.NotNil(t, wait(t, second))
+			if kept, err := filepath.Glob(path + ".damaged"); err == nil && len(kept) > 0 {
+				require.Equal(t, 1, strings.Count(log.String(), "set aside a damaged state file"))
+				require.Contains(t, log.String(), "remedy")
+			}
+		})
+	}
 }

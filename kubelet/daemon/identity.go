@@ -219,6 +219,6 @@ func (r *runner) newClientManager(id *identity) (manager *certificate.Manager, e
 		}
 		return kubernetes.NewForConfig(config)
 	}
-	manager, err = certificate.NewClient(certificate.Deps{Clientset: clientset}, own)
+	manager, err = certificate.NewClient(certificate.Deps{Clientset: clientset, Logger: r.deps.Logger}, own)
 	return manager, err
 }

@@ -47,7 +47,7 @@ func (r *runner) requestServing(ctx context.Context, id *identity, server *agent
 	if err != nil {
 		return err
 	}
-	manager, err := certificate.NewServing(certificate.Deps{Clientset: certificate.FixedClient(client)}, certificate.Config{
+	manager, err := certificate.NewServing(certificate.Deps{Clientset: certificate.FixedClient(client), Logger: r.deps.Logger}, certificate.Config{
 		NodeName: r.name, Dir: r.config.CertDir, DNSNames: []string{r.name}, IPs: ips,
 	})
 	if err != nil {

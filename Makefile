@@ -10,8 +10,8 @@ LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Berth=$(VERSION) -X githu
 
 # A recipe that runs until it is stopped ends with exec: make passes SIGTERM on to the recipe's own process alone.
 
-# apt packages that building (runc's seccomp) and running (Pods' networking, file systems of disks, the tests' shell) need.
-PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables nftables busybox-static e2fsprogs xfsprogs
+# apt packages that building (runc's seccomp), running (Pods' networking, file systems of disks) and testing (strace, the tests' shell) need.
+PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables nftables strace busybox-static e2fsprogs xfsprogs
 
 .PHONY: help
 help: ## list these commands
@@ -58,6 +58,11 @@ panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N f
 	@for f in berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc cni images; do ln -sfn ../$$f $(BIN)/panics/$$f; done
 	@$(GO) build -trimpath -tags panicinjection -ldflags "$(LDFLAGS)" -o $(BIN)/panics/berth ./cmd/berth
 	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
+
+.PHONY: syscall-faults
+syscall-faults: ## fail each system call of the writers of state files with each error that it may return (strace; 10 minutes)
+	@./hack/install.sh strace
+	@$(GO) test -count=1 -timeout 2h -v -run '^TestSystemCallsMayFail$$' $$(grep -rl --include=*_test.go '^func TestSystemCallsMayFail' . | xargs -n1 dirname | sort) -fault-every 1
 
 .PHONY: thirdparty
 thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus

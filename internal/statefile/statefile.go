@@ -48,6 +48,17 @@ func Read(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// IsPassing reports whether a file could not be read for a reason that is not the file's and ends by itself: the process or the machine
+// has no descriptors or no memory left. Whoever sets a file aside or makes it anew must not do that because of such an error.
+func IsPassing(err error) bool {
+	for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR, unix.EAGAIN} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
 // SetAside renames what is at path, whatever it is, and logs that once with the cause and with what follows from it. It
 // returns the new path; empty if the rename failed, which it logs, too. A path at which nothing is any more is fine.
 func SetAside(logger *slog.Logger, path string, cause error, consequence string) string {

@@ -65,7 +65,10 @@ func Open(dir string, logger *slog.Logger) *Store {
 func openCheckpoint(path string, logger *slog.Logger) checkpointState {
 	l := checkpointState{path: path, pods: map[types.UID]Resources{}, encoded: map[types.UID]json.RawMessage{}}
 	held, err := readCheckpoint(path)
-	if err != nil {
+	switch {
+	case statefile.IsPassing(err):
+		logger.Error("failed to read a checkpoint; the resources of Pods are read from their statuses and from the runtime", "file", path, "error", err)
+	case err != nil:
 		statefile.SetAside(logger, path, err, "the resources of Pods are read from their statuses and from the runtime")
 	}
 	for uid, resources := range held {

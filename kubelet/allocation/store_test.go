@@ -16,11 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/faulttest"
 	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/allocation"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	faulttest.Main(faults()...)
+	goleak.VerifyTestMain(m)
+}
 
 // upstreamFile is what upstream's kubelet, v1.36.3, writes for the Pod that sized makes.
 const upstreamFile = `{"data":"{\"entries\":{\"u-1\":{\"ContainerResources\":{\"app\":{\"limits\":{\"cpu\":\"500m\",\"memory\":` +

@@ -116,6 +116,12 @@ func (m *Manager) load() error {
 		return fmt.Errorf("read user namespaces of pods: %w", err)
 	}
 	m.blocks, m.pods = map[uint32]types.UID{}, map[types.UID]uint32{}
+	complete := false
+	defer func() {
+		if !complete { // the next call reads them again
+			m.blocks, m.pods = nil, nil
+		}
+	}()
 	var lost []types.UID
 	for _, entry := range entries {
 		if !entry.IsDir() {
@@ -123,6 +129,9 @@ func (m *Manager) load() error {
 		}
 		uid := types.UID(entry.Name())
 		block, found, err := m.read(uid)
+		if statefile.IsPassing(err) {
+			return err
+		}
 		if err != nil {
 			statefile.SetAside(m.logger, m.file(uid), err, "the user namespace of Pod "+string(uid)+" is read from its processes")
 			lost = append(lost, uid)
@@ -139,6 +148,7 @@ func (m *Manager) load() error {
 	if len(lost) > 0 {
 		m.rebuild(lost)
 	}
+	complete = true
 	return nil
 }
 

@@ -23,13 +23,17 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/faulttest"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/csi/fake"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	faulttest.Main(csi.Faults()...)
+	goleak.VerifyTestMain(m)
+}
 
 const driverName = "fake.csi.test"
 

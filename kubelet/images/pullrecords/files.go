@@ -69,6 +69,9 @@ func (m *Manager) load() error {
 	}
 	for _, name := range records {
 		record, err := m.readRecord(name)
+		if statefile.IsPassing(err) {
+			return err // the next call reads them again
+		}
 		if err != nil {
 			// It stays in place, because an image without a record could be used by every Pod.
 			m.deps.Logger.Error("image pull record is damaged; Pods have to pull the image again", "error", err,

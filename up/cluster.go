@@ -285,12 +285,14 @@ func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 	if err := required.wait(ctx); err != nil {
 		return false, ignoreStop(ctx, err)
 	}
-	c.link.Started()
 	components, err := c.startComponents(ctx)
 	if err != nil {
 		return false, ignoreStop(ctx, err)
 	}
-	err = c.reportReady(ctx)
+	if err = required.controlplane.wait(ctx); err == nil {
+		c.link.Started()
+		err = c.reportReady(ctx)
+	}
 	if err == nil {
 		<-ctx.Done()
 	}

@@ -19,10 +19,16 @@ import (
 // cause is usually permanent; after that the process is restarted for as long as the cluster runs.
 const maxExitsBeforeReady = 3
 
-// infrastructure is the readiness of the control plane and containerd, which everything else requires.
+// infrastructure is the readiness of the control plane and containerd. Everything else requires the API and the runtime; what
+// the API server alone does not need, such as the controller manager, starts beside it.
 type infrastructure struct {
+	api          *readiness // the API server, with all roles
 	controlplane *readiness
 	runtime      *readiness
+}
+
+func newInfrastructure() infrastructure {
+	return infrastructure{api: newReadiness(), controlplane: newReadiness(), runtime: newReadiness()}
 }
 
 // readiness becomes ready once, or fails once.
@@ -55,21 +61,31 @@ func (l *readiness) recordExit(err error) {
 	}
 }
 
-// wait waits until both processes are ready; the first failure ends it.
+// wait waits until it is ready, and returns why it failed.
+func (l *readiness) wait(ctx context.Context) error {
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait waits until the API and the runtime are ready; the first failure ends it.
 func (g infrastructure) wait(ctx context.Context) error {
-	runtime, controlplane := g.runtime.done, g.controlplane.done
-	for runtime != nil || controlplane != nil {
+	runtime, api := g.runtime.done, g.api.done
+	for runtime != nil || api != nil {
 		select {
 		case <-runtime:
 			if g.runtime.err != nil {
 				return g.runtime.err
 			}
 			runtime = nil
-		case <-controlplane:
-			if g.controlplane.err != nil {
-				return g.controlplane.err
+		case <-api:
+			if g.api.err != nil {
+				return g.api.err
 			}
-			controlplane = nil
+			api = nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -79,14 +95,15 @@ func (g infrastructure) wait(ctx context.Context) error {
 
 // startInfrastructure starts the container runtime, while the supervisor starts the control plane.
 func (c *Cluster) startInfrastructure(l *group) infrastructure {
-	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
+	g := newInfrastructure()
 	if c.isRestart() {
-		g.controlplane.limit, g.runtime.limit = 0, 0
+		g.api.limit, g.controlplane.limit, g.runtime.limit = 0, 0, 0
 	}
-	if c.config.Member != nil {
-		g.controlplane.set(nil) // it runs on another machine
+	if c.config.Member != nil { // it runs on another machine
+		g.api.set(nil)
+		g.controlplane.set(nil)
 	} else {
-		c.followControlPlane(l.ctx, g.controlplane)
+		c.followControlPlane(l.ctx, g)
 	}
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
@@ -103,13 +120,17 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 // controlplaneName is the name of the control plane among the cluster's processes.
 const controlplaneName = "control plane"
 
+// rolesComponent is what the control plane calls the creation of all roles, which comes after the API server's start.
+const rolesComponent = "rbac"
+
 // followControlPlane follows the control plane, which the supervisor runs.
-func (c *Cluster) followControlPlane(ctx context.Context, ready *readiness) {
+func (c *Cluster) followControlPlane(ctx context.Context, g infrastructure) {
 	c.link.Watch(controlplaneName, supervised.ProgramEvents{
-		OnLine: func(line string, old bool) { c.onControlplaneLine(ctx, line, old, ready) },
+		OnLine: func(line string, old bool) { c.onControlplaneLine(ctx, line, old, g) },
 		OnExit: func(err error) {
 			if err != nil {
-				ready.recordExit(err)
+				g.api.recordExit(err)
+				g.controlplane.recordExit(err)
 			}
 		},
 	})
@@ -170,7 +191,7 @@ func joinValues(values map[string]string) string {
 
 // onControlplaneLine processes a line of berth-controlplane's standard output: a component reached a state. An old line is not
 // shown again.
-func (c *Cluster) onControlplaneLine(ctx context.Context, line string, old bool, ready *readiness) {
+func (c *Cluster) onControlplaneLine(ctx context.Context, line string, old bool, g infrastructure) {
 	var event struct {
 		Component string `json:"component"`
 		State     string `json:"state"`
@@ -192,9 +213,12 @@ func (c *Cluster) onControlplaneLine(ctx context.Context, line string, old bool,
 		}
 	case "ready":
 		if whole {
-			ready.set(nil)
+			g.controlplane.set(nil)
 		} else {
 			c.progress.Ready(event.Component, "")
+		}
+		if whole || event.Component == rolesComponent {
+			g.api.set(nil)
 		}
 	case "failed":
 		if ctx.Err() != nil {

@@ -113,21 +113,21 @@ func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := `{"component":"kube-apiserver","state":"failed","error":"code 255"}`
-	c.onControlplaneLine(ctx, failed, false, newReadiness())
+	c.onControlplaneLine(ctx, failed, false, newInfrastructure())
 	require.Contains(t, out.String(), "code 255")
 	out.Reset()
 	cancel()
-	c.onControlplaneLine(ctx, failed, false, newReadiness())
+	c.onControlplaneLine(ctx, failed, false, newInfrastructure())
 	require.Empty(t, out.String())
 }
 
 func TestTheFirstFailureEndsTheWait(t *testing.T) {
 	for name, failing := range map[string]func(infrastructure) *readiness{
-		"runtime":       func(g infrastructure) *readiness { return g.runtime },
-		"control plane": func(g infrastructure) *readiness { return g.controlplane },
+		"runtime": func(g infrastructure) *readiness { return g.runtime },
+		"API":     func(g infrastructure) *readiness { return g.api },
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
+			g := newInfrastructure()
 			full := errors.New("disk full")
 			for range maxExitsBeforeReady {
 				failing(g).recordExit(full)
@@ -135,8 +135,8 @@ func TestTheFirstFailureEndsTheWait(t *testing.T) {
 			require.ErrorIs(t, g.wait(t.Context()), full, "whatever the other does")
 		})
 	}
-	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
+	g := newInfrastructure()
 	g.runtime.set(nil)
-	g.controlplane.set(nil)
+	g.api.set(nil)
 	require.NoError(t, g.wait(t.Context()))
 }

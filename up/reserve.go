@@ -37,15 +37,16 @@ func (r reservation) of(capacity int64) resource.Quantity {
 	return *resource.NewQuantity(min(r.amount, capacity/r.part), resource.BinarySI)
 }
 
-// defaultReservation returns what is reserved on this machine. What cannot be measured is not reserved.
-func defaultReservation(dataDir string) corev1.ResourceList {
+// defaultReservation returns what is reserved on this machine, with the kubelet's directory, whose file system is the ephemeral
+// storage. What cannot be measured is not reserved.
+func defaultReservation(kubeletDir string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	var machine unix.Sysinfo_t
 	if unix.Sysinfo(&machine) == nil {
 		out[corev1.ResourceMemory] = reservedMemory.of(int64(machine.Totalram) * int64(machine.Unit))
 	}
 	var fs unix.Statfs_t
-	if unix.Statfs(dataDir, &fs) == nil {
+	if unix.Statfs(kubeletDir, &fs) == nil {
 		out[corev1.ResourceEphemeralStorage] = reservedStorage.of(int64(fs.Blocks) * fs.Bsize)
 	}
 	if content, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
@@ -98,7 +99,7 @@ func (l Layout) enforcement() (cm.Enforcement, error) {
 		return cm.Enforcement{}, err
 	}
 	if l.Resources.KubeReserved == nil {
-		own = defaultReservation(l.DataDir)
+		own = defaultReservation(l.KubeletDir())
 	}
 	system, err := cm.ParseReserved("--system-reserved", l.Resources.SystemReserved)
 	return cm.Enforcement{KubeReserved: own, SystemReserved: system}, err

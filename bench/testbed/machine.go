@@ -203,6 +203,23 @@ func unmountBelow(ctx context.Context, dir string) error {
 	return errors.Join(errs...)
 }
 
+// makeCgroups makes the root cgroup of the Pods in each hierarchy of the kernel. Kubernetes' kubelet does not start without it.
+func makeCgroups(root string) error {
+	places, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs") // of version 1
+	if err != nil {
+		return fmt.Errorf("list the cgroup hierarchies: %w", err)
+	}
+	if len(places) == 0 {
+		places = []string{"/sys/fs/cgroup/cgroup.procs"}
+	}
+	for _, place := range places {
+		if err := os.MkdirAll(filepath.Join(filepath.Dir(place), root), 0o755); err != nil {
+			return fmt.Errorf("make the root cgroup of the Pods: %w", err)
+		}
+	}
+	return nil
+}
+
 // removeCgroups removes the empty cgroups below the root that Pods had. What is not empty stays.
 func removeCgroups(root string) {
 	places, err := filepath.Glob("/sys/fs/cgroup/*/" + root)

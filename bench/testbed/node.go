@@ -124,6 +124,9 @@ func kubeletCommand(c *Cluster, kubelet Kubelet, change NodeConfig) ([]string, e
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
 		}, nil
 	}
+	if err := makeCgroups(c.CgroupRoot); err != nil {
+		return nil, err
+	}
 	config, err := upstreamConfig(c, root, logs, port, change)
 	if err != nil {
 		return nil, err

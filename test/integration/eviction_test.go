@@ -22,12 +22,12 @@ import (
 )
 
 // mountSmallDisk mounts a file system of its own of that size, until the end of the test.
-func mountSmallDisk(t *testing.T, dir, size string) {
+func mountSmallDisk(t *testing.T, dir, size string, options ...string) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	for _, args := range [][]string{
-		{"truncate", "-s", size, image}, {"mkfs.ext4", "-q", "-m", "0", image}, {"mount", "-o", "loop", image, dir},
+		{"truncate", "-s", size, image}, append(append([]string{"mkfs.ext4", "-q", "-m", "0"}, options...), image), {"mount", "-o", "loop", image, dir},
 	} {
 		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 		require.NoError(t, err, "%v: %s", args, out)

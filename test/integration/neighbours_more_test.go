@@ -29,7 +29,8 @@ func TestMoreBadNeighbours(t *testing.T) {
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	c.stop()
-	mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "320M")
+	// Enough inodes for seconds of a loop that makes files: nothing can evict a Pod sooner than it has been seen.
+	mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "640M", "-N", "1000000")
 	c.up("--unsafe-no-fsync", "--pod-max-pids", fmt.Sprint(neighbourPIDs), "--eviction-pressure-transition-period", "3s",
 		"--eviction-hard", "nodefs.inodesFree<20%,nodefs.available<20%,imagefs.available<0%,imagefs.inodesFree<0%,memory.available<0%")
 	c.apply(podManifest("witness", shell(witness, `"volumeMounts": [{"name": "data", "mountPath": "/data"}]`), `"volumes": [{"name": "data", "emptyDir": {}}]`))
@@ -57,10 +58,13 @@ func TestMoreBadNeighbours(t *testing.T) {
 
 // inodeFiller makes empty files until its node has hardly any inodes left.
 func (n *neighbourhood) inodeFiller(t *testing.T) {
-	n.bad(t, "inodes", `i=0; while true; do i=$((i+1)); true > /fill/$i || /bin/busybox sleep 1; done`, `"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]`,
-		never+`, "volumes": [{"name": "fill", "emptyDir": {}}]`)
+	// Inodes that are not written yet count as the Pod's memory.
+	resources := `"volumeMounts": [{"name": "fill", "mountPath": "/fill"}], "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}`
+	script := `i=0; while true; do i=$((i+1)); true > /fill/$i || /bin/busybox sleep 1; done`
+	n.apply(podManifest("inodes", shell(script, resources), never+`, "volumes": [{"name": "fill", "emptyDir": {}}]`))
+	t.Cleanup(func() { n.mustRun("kubectl", "delete", "pod", "inodes", "--grace-period=1") })
 	pod := n.ended(t, "inodes")
-	require.Equal(t, "Evicted", pod.Status.Reason)
+	require.Equal(t, "Evicted", pod.Status.Reason, "%v", pod.Status.ContainerStatuses)
 	require.Contains(t, pod.Status.Message, "The node was low on resource: inodes.")
 	n.explains(t, "inodes", "which ran short of inodes")
 	n.waitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)

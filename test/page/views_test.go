@@ -134,7 +134,7 @@ func (f *fixture) keys() {
 	f.t.Helper()
 	f.open("/compare")
 	f.do(chromedp.KeyEvent("n"))
-	f.until("location.pathname === '/' && document.querySelectorAll('#stuck > li').length > 1")
+	f.until("location.pathname === '/' && document.querySelectorAll('#stuck > li').length > 1 && document.querySelector('#live').className === 'live on'")
 	f.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
 	f.until("document.activeElement === document.querySelectorAll('#stuck > li')[1].querySelector('a')")
 	f.do(chromedp.KeyEvent("k"))
@@ -142,7 +142,7 @@ func (f *fixture) keys() {
 	f.do(chromedp.KeyEvent("/"))
 	f.until("document.activeElement.type === 'search'")
 	f.do(chromedp.KeyEvent("no-secret"), chromedp.KeyEvent(kb.Enter))
-	f.until("location.pathname === '/pod/default/no-secret'")
+	f.until("location.pathname === '/pod/default/no-secret' && document.querySelector('#live')?.className === 'live on'")
 	f.do(chromedp.KeyEvent("c"))
 	f.until("location.pathname === '/cluster'")
 }

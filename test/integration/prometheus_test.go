@@ -43,7 +43,7 @@ func checkPrometheus(t *testing.T, c *cluster) {
 		t.Skip("Prometheus was not found: run make thirdparty on a machine with apt")
 	}
 	p := c.startPrometheus(t)
-	require.NoError(t, c.poll(func(context.Context) bool { return len(p.query("rate(process_cpu_seconds_total[5m])")) >= 3 }), "no metrics")
+	require.NoError(t, c.poll(func(context.Context) bool { return len(p.query("rate(process_cpu_seconds_total[5m])")) >= 2 }), "no metrics")
 	up := map[string]string{}
 	for _, sample := range p.query("berth_process_up") {
 		up[sample.Metric["berth_process"]+" of "+sample.Metric["berth_node"]] = fmt.Sprint(sample.Value[1])
@@ -56,6 +56,9 @@ func checkPrometheus(t *testing.T, c *cluster) {
 		for _, expression := range expressions {
 			p.query(expression) // which fails for one that does not parse
 			for _, name := range metricsIn(expression) {
+				if name == "berth_panics_total" { // it counts from the first one
+					continue
+				}
 				require.Contains(t, names, name, "%s: %s", where, expression)
 			}
 		}
@@ -74,7 +77,7 @@ func (c *cluster) startPrometheus(t *testing.T) *prometheus {
 	c.mustRun("kubectl", "create", "clusterrolebinding", "prometheus", "--clusterrole=berth:metrics-reader", "--serviceaccount=kube-system:prometheus")
 	require.NoError(t, c.poll(func(context.Context) bool { return c.statusOfMetrics(t, ca, token) == http.StatusOK }), "the role allows to read them")
 	config := string(readFile(t, filepath.Join(monitoringDir, "prometheus.yaml")))
-	for old, replacement := range map[string]string{"127.0.0.1:6443": fmt.Sprintf("127.0.0.1:%d", c.port), "scrape_interval: 30s": "scrape_interval: 2s"} {
+	for old, replacement := range map[string]string{"127.0.0.1:6443": fmt.Sprintf("127.0.0.1:%d", c.port), "scrape_interval: 30s": "scrape_interval: 5s"} {
 		require.Contains(t, config, old)
 		config = strings.ReplaceAll(config, old, replacement)
 	}

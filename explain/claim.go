@@ -175,6 +175,9 @@ func (f *claimFacts) explain() *finding {
 	if found := f.expanding(object); found != nil {
 		return found
 	}
+	if found := f.modifying(object); found != nil {
+		return found
+	}
 	found := &finding{state: Ready, reason: "Bound", verdict: "bound to volume " + claim.Spec.VolumeName}
 	if size, ok := claim.Status.Capacity[corev1.ResourceStorage]; ok {
 		found.verdict += " of " + size.String()

@@ -93,7 +93,7 @@ func Candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	claims, err := src.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
 	take("persistentvolumeclaims", err, func() {
 		for i := range claims.Items {
-			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || wantsExpansion(claim) {
+			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || wantsExpansion(claim) || wantsModification(claim) {
 				found = append(found, Candidate{KindClaim, claim.Namespace, claim.Name, claim.UID})
 			}
 		}

@@ -18,6 +18,7 @@ const (
 	StageSaving       = "SavingVolume"    // writing the PersistentVolume, for a claim
 	StageBound        = "Bound"           // claim and volume are bound
 	StageExpanding    = "ExpandingVolume" // the driver makes a claim's volume larger; the subject is the size
+	StageModifying    = "ModifyingVolume" // the driver applies a VolumeAttributesClass to a claim's volume; the subject is the class
 	StageGrowing      = "GrowingOnNode"   // a node makes the file system of a claim's volume larger
 	StageScheduled    = "Scheduled"       // a node was chosen
 	StageSeen         = "SeenByKubelet"   // the kubelet saw the Pod

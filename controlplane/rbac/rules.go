@@ -58,13 +58,13 @@ func components() []component {
 		{ProvisionUser, []rbacv1.PolicyRule{
 			rule("", write, "persistentvolumes"),
 			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),
-			rule("", []string{"patch"}, "persistentvolumeclaims/status"), // the progress of an expansion
+			rule("", []string{"patch"}, "persistentvolumeclaims/status"), // the progress of an expansion or a modification
 			rule("", read, "nodes", "pods"),
 			rule("storage.k8s.io", read, "storageclasses", "csinodes", "csidrivers"),
 			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),
 			// What a class or a claim can refer to for its driver.
 			rule("", []string{"get"}, "secrets"),
-			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses"),
+			rule("storage.k8s.io", read, "volumeattributesclasses"),
 			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumesnapshots"),
 			rule("snapshot.storage.k8s.io", []string{"get", "list", "watch", "create", "patch", "delete"}, "volumesnapshotcontents"),
 			rule("snapshot.storage.k8s.io", []string{"patch"}, "volumesnapshots/status", "volumesnapshotcontents/status"),

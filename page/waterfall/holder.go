@@ -29,7 +29,7 @@ func Holder(stage, owner string) string {
 		return holderRuntime
 	case timeline.StageInit, timeline.StagePostStart, timeline.StageProbe:
 		return holderContainer
-	case timeline.StageDriver, timeline.StageProvisioning, timeline.StageReclaim, timeline.StageExpanding, timeline.StageAttach:
+	case timeline.StageDriver, timeline.StageProvisioning, timeline.StageReclaim, timeline.StageExpanding, timeline.StageModifying, timeline.StageAttach:
 		return holderStorage
 	case timeline.StageSaving, timeline.StageBound, timeline.StageReconcile:
 		return holderController

@@ -53,7 +53,7 @@ func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconci
 	if r.isComplete(key, claim) {
 		return reconcile.Result{}, nil
 	}
-	if wait := r.backoffLeft(key, claim); wait > 0 {
+	if wait := r.retries.Left(key, claim, wantOf(claim)); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	pv, err := r.volumeOf(ctx, claim)
@@ -110,7 +110,7 @@ func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *c
 	if call.outcome == outcomeInUse {
 		r.retryAfterDetach(key, pv.Name)
 	}
-	wait := r.recordFailedTry(key, claim, call.infeasible)
+	wait := r.retries.Failed(key, claim, wantOf(claim), call.infeasible)
 	r.deps.Logger.Warn("failed to expand volume; retrying", "claim", key.String(), "volume", pv.Name, "size", size.String(),
 		"after", wait, "error", err)
 	r.recorder.Event(claim, corev1.EventTypeWarning, eventFailed, err.Error())

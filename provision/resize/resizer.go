@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/provision/claimretry"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -70,6 +71,8 @@ type Deps struct {
 	// Client watches claims, patches them and their status, gets and patches PersistentVolumes, and writes events.
 	Client kubernetes.Interface
 	Driver Driver
+	// Informers watches claims. Those of NewInformers are the default; controllers of one driver share them.
+	Informers informers.SharedInformerFactory
 	// Timeline records each try as a stage of the claim. It may be nil.
 	Timeline *timeline.Recorder
 	// Recorder records events. The default is a recorder that writes to the API server.
@@ -102,10 +105,10 @@ type Resizer struct {
 	metrics  *metrics
 
 	// detachWanted is closed when the first claim waits for the end of an attachment.
+	retries          *claimretry.Delays
 	detachWanted     chan struct{}
 	detachOnce       sync.Once
-	mu               sync.Mutex // guards all below
-	backoffs         map[reconcile.Request]backoff
+	mu               sync.Mutex                   // guards all below
 	waitingForDetach map[string]reconcile.Request // by volume: the claim that waits until it is detached
 	cleaned          map[reconcile.Request]string // what needs no cleanup any more
 }
@@ -130,10 +133,12 @@ func New(deps Deps, config Config) (*Resizer, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.Informers == nil {
+		deps.Informers = NewInformers(deps.Client)
+	}
 	r := &Resizer{
 		deps: deps, config: config, recorder: deps.Recorder, metrics: newMetrics(config.DriverName),
-		factory:  informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(trimClaim)),
-		backoffs: map[reconcile.Request]backoff{}, waitingForDetach: map[string]reconcile.Request{},
+		factory: deps.Informers, retries: claimretry.New(deps.Clock), waitingForDetach: map[string]reconcile.Request{},
 		cleaned: map[reconcile.Request]string{}, detachWanted: make(chan struct{}),
 	}
 	return r, r.build()
@@ -210,11 +215,9 @@ func (r *Resizer) watchDetachments(ctx context.Context) {
 		r.mu.Lock()
 		key, waits := r.waitingForDetach[volume]
 		delete(r.waitingForDetach, volume)
-		if waits {
-			delete(r.backoffs, key)
-		}
 		r.mu.Unlock()
 		if waits {
+			r.retries.Forget(key)
 			r.runner.Enqueue(key)
 		}
 	})
@@ -222,6 +225,11 @@ func (r *Resizer) watchDetachments(ctx context.Context) {
 		r.deps.Logger.Warn("cannot watch VolumeAttachments; volumes that could not be expanded while attached are retried after their backoff",
 			"error", err)
 	}
+}
+
+// NewInformers returns informers that keep of a claim what its expansion and its modification need.
+func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimClaim))
 }
 
 // trimClaim removes the parts of a claim that an expansion does not need, because there may be very many claims.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -28,6 +29,7 @@ import (
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/health"
+	"github.com/berth-dev/berth/provision/modify"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
@@ -66,7 +68,8 @@ type Config struct {
 	Driver csiprovision.Config
 	// Provision provisions and deletes the driver's volumes.
 	Provision bool
-	// Capacity publishes CSIStorageCapacity objects, Resize expands volumes. Both require Provision.
+	// Capacity publishes CSIStorageCapacity objects, Resize expands volumes and applies VolumeAttributesClasses to them. Both
+	// require Provision.
 	Capacity, Resize bool
 	// Snapshot takes and deletes the driver's snapshots. It requires Provision.
 	Snapshot bool
@@ -138,6 +141,8 @@ type Sidecar struct {
 	provisioner *csiprovision.Provisioner
 	// controller is nil without Config.Provision.
 	controller *provision.ProvisionController
+	// claims are the informers that resize and modify share.
+	claims informers.SharedInformerFactory
 
 	mu      sync.Mutex // guards running
 	running []runnable
@@ -156,7 +161,7 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	if err := errors.Join(config.validate(), deps.complete(config)); err != nil {
 		return nil, fmt.Errorf("csisidecar: %w", err)
 	}
-	s := &Sidecar{deps: deps, config: config}
+	s := &Sidecar{deps: deps, config: config, claims: resize.NewInformers(deps.Client)}
 	var err error
 	s.provisioner, err = csiprovision.New(
 		csiprovision.Deps{Client: deps.Client, Dynamic: deps.Dynamic, Logger: deps.Logger}, config.Driver)
@@ -205,7 +210,7 @@ func (s *Sidecar) runnables() []func(context.Context) error {
 		runnables = append(runnables, s.attach)
 	}
 	if s.config.Resize {
-		runnables = append(runnables, s.resize)
+		runnables = append(runnables, s.resize, s.modify)
 	}
 	if s.config.Snapshot {
 		runnables = append(runnables, s.takeSnapshots)
@@ -315,13 +320,24 @@ func (s *Sidecar) publishCapacity(ctx context.Context) error {
 
 func (s *Sidecar) resize(ctx context.Context) error {
 	resizer, err := resize.New(resize.Deps{
-		Client: s.deps.Client, Driver: s.provisioner, Timeline: s.deps.Timeline, Logger: s.deps.Logger, Clock: s.deps.Clock,
-		Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
+		Client: s.deps.Client, Driver: s.provisioner, Informers: s.claims, Timeline: s.deps.Timeline, Logger: s.deps.Logger,
+		Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
 	}, resize.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return err
 	}
 	return s.start(ctx, resizer)
+}
+
+func (s *Sidecar) modify(ctx context.Context) error {
+	modifier, err := modify.New(modify.Deps{
+		Client: s.deps.Client, Driver: s.provisioner, Informers: s.claims, Timeline: s.deps.Timeline, Logger: s.deps.Logger,
+		Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
+	}, modify.Config{DriverName: s.config.Driver.Name})
+	if err != nil {
+		return err
+	}
+	return s.start(ctx, modifier)
 }
 
 func (s *Sidecar) takeSnapshots(ctx context.Context) error {

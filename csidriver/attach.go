@@ -57,6 +57,24 @@ func (d *Driver) ControllerPublishVolume(
 // ensureAttached returns the volume's device. It attaches the volume if it has none, as after a reboot. The limit applies
 // to newly published volumes only. The caller holds the id.
 func (d *Driver) ensureAttached(id string, readonly, limited bool) (*loop, error) {
+	it, err := d.volume(id)
+	if err != nil {
+		return nil, err
+	}
+	device, err := d.findOrAttach(id, readonly, limited)
+	if err != nil {
+		return nil, err
+	}
+	if it.Preallocate {
+		if err := device.refuseDiscards(); err != nil {
+			d.logger.Warn("failed to disable discarding; a volume may lose the blocks that were allocated for it",
+				"volume", id, "device", device.path, "error", err)
+		}
+	}
+	return device, d.limitDevice(id, device, it.Limits)
+}
+
+func (d *Driver) findOrAttach(id string, readonly, limited bool) (*loop, error) {
 	device, err := d.loops.findAny(d.store.image(id))
 	if err != nil || device != nil && !device.detaching {
 		return device, err
@@ -153,6 +171,7 @@ func (d *Driver) ControllerUnpublishVolume(
 		if err := d.loops.detach(device); err != nil {
 			return nil, grpcError(err)
 		}
+		d.unlimit(device)
 		d.logger.Info("detached volume", "volume", id, "device", device.path)
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	})

@@ -62,8 +62,12 @@ type Config struct {
 	Version string
 	// MaxVolumes is how many volumes the node may have attached; 0 means that the driver names no limit.
 	MaxVolumes int64
-	// Thin lets the volumes promise more than the disk holds. Writes to them fail when it is full.
+	// Thin is the default of the parameter overcommit: its volumes may have more than the disk. Writes to them fail when it is
+	// full.
 	Thin bool
+	// KeepFree is how many bytes of the Root's file system are for its other users, and for no volume. It bounds only what new
+	// volumes get: the driver cannot keep others from using more.
+	KeepFree int64
 }
 
 func (c *Config) complete() error {
@@ -87,6 +91,8 @@ func (c *Config) complete() error {
 		return errors.New("config field NodeID is empty")
 	case !driverName.MatchString(c.Name):
 		return fmt.Errorf("config field Name: %q is not a domain name of at most 63 characters", c.Name)
+	case c.KeepFree < 0:
+		return fmt.Errorf("config field KeepFree: %d is negative", c.KeepFree)
 	case c.MaxVolumes < 0:
 		return fmt.Errorf("config field MaxVolumes: %d is negative", c.MaxVolumes)
 	}

@@ -31,6 +31,7 @@ func (d *Driver) ControllerGetCapabilities(
 		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
@@ -58,7 +59,10 @@ func (d *Driver) ValidateVolumeCapabilities(
 			return &csi.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
 		}
 	}
-	if err := checkParameters(req.GetParameters(), req.GetMutableParameters()); err != nil {
+	if _, err := d.parseParameters(req.GetParameters()); err != nil {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
+	}
+	if _, err := d.parseLimits(req.GetMutableParameters()); err != nil {
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
 	}
 	return &csi.ValidateVolumeCapabilitiesResponse{
@@ -122,14 +126,12 @@ func checkCapability(capability *csi.VolumeCapability) error {
 	return nil
 }
 
-func checkParameters(parameters, mutable map[string]string) error {
+// checkSnapshotParameters rejects the parameters of a VolumeSnapshotClass: there are none.
+func checkSnapshotParameters(parameters map[string]string) error {
 	for key := range parameters {
 		if !strings.HasPrefix(key, reservedParameters) {
 			return status.Errorf(codes.InvalidArgument, "parameters: %q is not supported", key)
 		}
-	}
-	for key := range mutable {
-		return status.Errorf(codes.InvalidArgument, "mutable_parameters: %q is not supported", key)
 	}
 	return nil
 }

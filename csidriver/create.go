@@ -24,24 +24,30 @@ func (d *Driver) CreateVolume(
 	if err != nil {
 		return nil, err
 	}
-	source, err := sourceID(req.GetVolumeContentSource())
-	if err != nil {
+	wanted := metadata{Name: req.GetName()}
+	if wanted.terms, err = d.parseParameters(req.GetParameters()); err != nil {
+		return nil, err
+	}
+	if wanted.Limits, err = d.parseLimits(req.GetMutableParameters()); err != nil {
+		return nil, err
+	}
+	if wanted.Source, err = sourceID(req.GetVolumeContentSource()); err != nil {
 		return nil, err
 	}
 	id := volumeID(req.GetName())
 	ids := []string{id}
-	if source != "" {
-		ids = append(ids, source)
+	if wanted.Source != "" {
+		ids = append(ids, wanted.Source)
 	}
 	return run(ctx, d.inflight, ids, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
-			if err = d.store.adopt(it, req.GetName(), source); err == nil {
-				err = sameVolume(it, req.GetCapacityRange(), source)
+			if err = d.store.adopt(it, wanted); err == nil {
+				err = sameVolume(it, req.GetCapacityRange(), wanted.Source)
 			}
 		case errors.Is(err, errNotFound):
-			it, err = d.create(ctx, id, req, source, minSize)
+			it, err = d.create(ctx, id, wanted, req.GetCapacityRange(), minSize)
 		}
 		if err != nil {
 			return nil, grpcError(err)
@@ -77,9 +83,6 @@ func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (minSize int64, err e
 		if _, err := program("mkfs."+fsType, fsType); err != nil {
 			return 0, err
 		}
-	}
-	if err := checkParameters(req.GetParameters(), req.GetMutableParameters()); err != nil {
-		return 0, err
 	}
 	return minSize, d.checkTopology(req.GetAccessibilityRequirements())
 }
@@ -147,34 +150,43 @@ func chooseSize(capacity *csi.CapacityRange, minSize, otherwise int64) (int64, e
 
 // create creates a volume. The caller holds the ids of the volume and of its source.
 func (d *Driver) create(
-	ctx context.Context, id string, req *csi.CreateVolumeRequest, source string, minSize int64,
+	ctx context.Context, id string, m metadata, capacity *csi.CapacityRange, minSize int64,
 ) (*item, error) {
 	otherwise := int64(DefaultSize)
 	var from *item
-	if source != "" {
+	if m.Source != "" {
 		var err error
-		if from, err = d.store.get(source); err != nil {
+		if from, err = d.store.get(m.Source); err != nil {
 			return nil, fmt.Errorf("volume_content_source: %w", err)
 		}
 		minSize, otherwise = max(minSize, from.size), from.size
-		if required := req.GetCapacityRange().GetRequiredBytes(); required > 0 && required < from.size {
+		if required := capacity.GetRequiredBytes(); required > 0 && required < from.size {
 			return nil, status.Errorf(codes.OutOfRange,
 				"capacity_range: required_bytes %d is less than the source's %d", required, from.size)
 		}
 	}
-	size, err := chooseSize(req.GetCapacityRange(), minSize, otherwise)
+	size, err := chooseSize(capacity, minSize, otherwise)
 	if err != nil {
 		return nil, err
 	}
-	release, err := d.store.reserve(size)
+	needed, err := d.createNeeds(from, m, size)
+	if err != nil {
+		return nil, err
+	}
+	release, err := d.store.reserve(fmt.Sprintf("volume %q of %s", m.Name, bytesText(size)), needed)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	m := metadata{Name: req.GetName(), Source: source, Created: time.Now().UTC()}
+	m.Created, m.Shares = time.Now().UTC(), from != nil && d.store.reflinks
 	err = d.store.make(id, m, func(image *os.File) error {
 		if from != nil {
 			if err := d.copyImage(ctx, image, from); err != nil {
+				return err
+			}
+		}
+		if m.Preallocate {
+			if err := d.store.preallocate(image, size, m.Shares); err != nil {
 				return err
 			}
 		}
@@ -183,8 +195,21 @@ func (d *Driver) create(
 	if err != nil {
 		return nil, err
 	}
-	d.logger.Info("made volume", "volume", id, "name", req.GetName(), "bytes", size, "source", source)
+	d.logger.Info("made volume", "volume", id, "name", m.Name, "bytes", size, "source", m.Source)
 	return d.store.get(id)
+}
+
+// createNeeds returns how many bytes of disk space a new volume of that size needs, also if it is a copy.
+func (d *Driver) createNeeds(from *item, m metadata, size int64) (int64, error) {
+	needed := m.counted(size)
+	if from == nil {
+		return needed, nil
+	}
+	forCopy, err := d.store.copyNeeds(from)
+	if !d.store.reflinks {
+		return max(needed, forCopy), err // the copy is the volume's own
+	}
+	return needed + forCopy, err
 }
 
 func (d *Driver) describe(it *item) *csi.Volume {

@@ -28,10 +28,22 @@
 //
 // # Size
 //
-// Images are sparse, but the driver reserves a volume's full size: CreateVolume and ControllerExpandVolume fail with
-// ResourceExhausted if the disk below the root has less free space, unless Config.Thin is set. Blocks that a snapshot
-// shares with its volume by reflink count once: no space is reserved for overwriting them, and writes to the volume fail
-// if the disk is full by then.
+// Images are sparse, but a volume's size is a promise: all volumes can be written completely, also after snapshots and clones,
+// and none fails because another one has filled the disk. CreateVolume, ControllerExpandVolume and CreateSnapshot fail with
+// ResourceExhausted if the disk below the root has not enough free space for that, and GetCapacity returns the rest. A volume needs
+// its size less the blocks that only it has: a block that it shares with a snapshot or a clone by reflink is allocated again when
+// it is written. The parameter overcommit of the StorageClass makes its volumes count less, and the parameter preallocate
+// allocates their blocks at once.
+//
+// Other users of the disk are not bounded by this: what they use reduces what new volumes get, and Config.KeepFree reserves space for
+// them, but if they use more than that after volumes were promised the rest, writes to volumes can fail. Preallocated volumes are
+// safe from that until a snapshot of them is taken.
+//
+// # Limits of I/O
+//
+// The mutable parameters iops and throughput limit a volume's reads and writes each; package iolimit says how. A call of
+// ControllerModifyVolume sets both: what it does not name is not limited. With Config.Shared, limits that change while the volume is
+// published to another node come into force when it is next staged.
 //
 // # Expansion
 //

@@ -8,12 +8,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/csidriver/iolimit"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume/mounts"
@@ -29,6 +31,7 @@ type Driver struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
+	csi.UnimplementedSnapshotMetadataServer
 
 	config   Config
 	logger   *slog.Logger
@@ -36,6 +39,7 @@ type Driver struct {
 	loops    *loops
 	mounter  mounts.Mounter
 	inflight *inflight
+	limiter  *iolimit.Limiter
 }
 
 var (
@@ -43,6 +47,8 @@ var (
 	_ csi.ControllerServer      = (*Driver)(nil)
 	_ csi.GroupControllerServer = (*Driver)(nil)
 	_ csi.NodeServer            = (*Driver)(nil)
+
+	_ csi.SnapshotMetadataServer = (*Driver)(nil)
 )
 
 // New returns a Driver that does nothing before Start.
@@ -55,9 +61,9 @@ func New(deps Deps, config Config) (*Driver, error) {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	return &Driver{
-		config: config, logger: logger, mounter: mounts.Syscalls{}, inflight: newInflight(),
+		config: config, logger: logger, mounter: mounts.Syscalls{}, inflight: newInflight(), limiter: iolimit.New(logger),
 		loops: &loops{devices: loopdev.New()},
-		store: &store{root: config.Root, thin: config.Thin, logger: logger},
+		store: &store{root: config.Root, keepFree: config.KeepFree, logger: logger},
 	}, nil
 }
 
@@ -83,6 +89,7 @@ func (d *Driver) Start(ctx context.Context) error {
 			return fmt.Errorf("start csi driver: %w", err)
 		}
 	}
+	d.limitAttached()
 	listener, err := listen(d.config.Endpoint)
 	if err != nil {
 		return fmt.Errorf("start csi driver: %w", err)
@@ -93,9 +100,21 @@ func (d *Driver) Start(ctx context.Context) error {
 		csi.RegisterControllerServer(server, d)
 		csi.RegisterGroupControllerServer(server, d)
 	}
+	if d.store.reflinks {
+		csi.RegisterSnapshotMetadataServer(server, d)
+	}
 	csi.RegisterNodeServer(server, d)
 
 	d.inflight.start(ctx)
+	limiting, stopLimiting := context.WithCancel(ctx)
+	var limiter sync.WaitGroup
+	limiter.Go(contain.Loop(limiting, "csidriver.limiter", "", func(ctx context.Context) {
+		if err := d.limiter.Start(ctx); err != nil {
+			d.logger.Error("failed to watch cgroups; the I/O of new containers is not limited", "error", err)
+		}
+	}))
+	defer limiter.Wait()
+	defer stopLimiting()
 	served := make(chan error, 1)
 	go func() { served <- contain.Do("csidriver.Start", "", func() error { return server.Serve(listener) }) }()
 	d.logger.Info("serving the CSI driver", "name", d.config.Name, "endpoint", d.config.Endpoint, "root", d.config.Root)

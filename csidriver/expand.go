@@ -3,6 +3,7 @@ package csidriver
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -56,11 +57,12 @@ func (d *Driver) expand(id string, capacity *csi.CapacityRange) (int64, error) {
 		return 0, err
 	}
 	if size > it.size {
-		release, err := d.store.reserve(size - it.size)
+		release, err := d.store.reserve(
+			fmt.Sprintf("volume %q to grow from %s to %s", it.Name, bytesText(it.size), bytesText(size)), it.counted(size)-it.counted(it.size))
 		if err != nil {
 			return 0, err
 		}
-		err = d.store.grow(id, size)
+		err = d.store.grow(it, size)
 		release()
 		if err != nil {
 			return 0, err

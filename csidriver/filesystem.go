@@ -137,6 +137,9 @@ func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, 
 	if err := d.makeFilesystem(ctx, device, fsType); err != nil {
 		return "", err
 	}
+	if err := d.fillHoles(id); err != nil {
+		return "", err
+	}
 	if err := os.Remove(marker); err != nil {
 		return "", fmt.Errorf("unmark volume %q: %w", id, err)
 	}
@@ -154,6 +157,19 @@ func (d *Driver) makeFilesystem(ctx context.Context, device *loop, fsType string
 	}
 	d.logger.Info("creating filesystem", "device", device.path, "type", fsType)
 	return runProgram(ctx, mkfs, append(args, device.path)...)
+}
+
+// fillHoles allocates the blocks that mkfs has freed in the image of a volume that is preallocated.
+func (d *Driver) fillHoles(id string) error {
+	it, err := d.store.get(id)
+	if err != nil || !it.Preallocate {
+		return err
+	}
+	image, err := os.OpenFile(d.store.image(id), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.store.preallocate(image, it.size, false), image.Close())
 }
 
 // runProgram runs a program and returns an error unless it exits with 0.

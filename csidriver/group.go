@@ -3,6 +3,7 @@ package csidriver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -59,7 +60,7 @@ func (d *Driver) CreateVolumeGroupSnapshot(
 	case len(sources) == 0:
 		return nil, missingField("source_volume_ids")
 	}
-	if err := checkParameters(req.GetParameters(), nil); err != nil {
+	if err := checkSnapshotParameters(req.GetParameters()); err != nil {
 		return nil, err
 	}
 	group := groupID(name)
@@ -132,12 +133,16 @@ func (d *Driver) snapshotGroup(ctx context.Context, group, name string, sources 
 }
 
 // reserveCopies reserves the space for copies of the volumes.
-func (d *Driver) reserveCopies(_ string, volumes []*item) (release func(), err error) {
+func (d *Driver) reserveCopies(name string, volumes []*item) (release func(), err error) {
 	needed := int64(0)
 	for _, volume := range volumes {
-		needed += volume.allocated
+		bytes, err := d.store.copyNeeds(volume)
+		if err != nil {
+			return nil, err
+		}
+		needed += bytes
 	}
-	return d.store.reserve(needed)
+	return d.store.reserve(fmt.Sprintf("group snapshot %q of %d volumes", name, len(volumes)), needed)
 }
 
 // members returns the snapshots of a group, sorted by their volumes.

@@ -27,6 +27,9 @@ func (d *Driver) GetPluginCapabilities(
 	if !d.config.Shared {
 		services = append(services, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	}
+	if d.store.reflinks {
+		services = append(services, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
+	}
 	for _, service := range services {
 		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{
 			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: service}},

@@ -102,8 +102,20 @@ func TestRefusals(t *testing.T) {
 			r.Parameters = map[string]string{"csi.storage.k8s.io/pv/name": "fine", "iops": "1"}
 		}, codes.InvalidArgument, "iops"},
 		"mutable": {func(r *csi.CreateVolumeRequest) {
-			r.MutableParameters = map[string]string{"iops": "1"}
+			r.MutableParameters = map[string]string{"colour": "blue"}
 		}, codes.InvalidArgument, "mutable_parameters"},
+		"overcommit": {func(r *csi.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"overcommit": "0.5"}
+		}, codes.InvalidArgument, "at least 1"},
+		"overcommit of nothing": {func(r *csi.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"overcommit": "NaN"}
+		}, codes.InvalidArgument, "at least 1"},
+		"preallocate": {func(r *csi.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"preallocate": "yes"}
+		}, codes.InvalidArgument, "preallocate"},
+		"preallocate and overcommit": {func(r *csi.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"preallocate": "true", "overcommit": "2"}
+		}, codes.InvalidArgument, "excludes"},
 		"elsewhere": {func(r *csi.CreateVolumeRequest) {
 			r.AccessibilityRequirements = &csi.TopologyRequirement{
 				Requisite: []*csi.Topology{{Segments: map[string]string{csidriver.TopologyKey: "other"}}}}

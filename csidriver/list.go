@@ -105,19 +105,23 @@ func (d *Driver) GetCapacity(
 			minSize = MinSizeXFS
 		}
 	}
-	if checkParameters(req.GetParameters(), nil) != nil {
+	terms, err := d.parseParameters(req.GetParameters())
+	if err != nil {
 		return nothing, nil
 	}
 	if req.GetAccessibleTopology() != nil && !d.includesThisNode(req.GetAccessibleTopology()) {
 		return nothing, nil
 	}
-	free, err := d.store.available()
+	used, err := d.store.space()
 	if err != nil {
 		return nil, grpcError(err)
 	}
-	resp := &csi.GetCapacityResponse{AvailableCapacity: free, MinimumVolumeSize: wrapperspb.Int64(minSize)}
-	if !d.config.Thin {
-		resp.MaximumVolumeSize = wrapperspb.Int64(free)
+	largest := terms.largest(used.left())
+	resp := &csi.GetCapacityResponse{
+		AvailableCapacity: largest, MinimumVolumeSize: wrapperspb.Int64(minSize), MaximumVolumeSize: wrapperspb.Int64(largest),
+	}
+	if terms.Overcommit == unlimited {
+		resp.AvailableCapacity = used.free
 	}
 	return resp, nil
 }

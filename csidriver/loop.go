@@ -36,10 +36,15 @@ func (l *loop) device() loopdev.Device {
 	return loopdev.Device{Number: l.number, Sequence: l.sequence}
 }
 
-// find returns the device that the image is attached to, nil if there is none or it is being detached.
+// find returns the device that the image is attached to, nil if there is none or it is being detached. A device that is mounted
+// here is attached, although it may be marked to be detached: a container that has it as raw block device can mark it.
 func (l *loops) find(image string) (*loop, error) {
 	device, err := l.findAny(image)
-	if err != nil || device == nil || device.detaching {
+	if err != nil || device == nil || !device.detaching {
+		return device, err
+	}
+	filesystem, node, err := device.mounts()
+	if err != nil || len(filesystem)+len(node) == 0 {
 		return nil, err
 	}
 	return device, nil
@@ -150,6 +155,11 @@ func (l *loops) cancelDetach(device *loop) (bool, error) {
 // detach detaches the device, immediately or when its last user closes it.
 func (l *loops) detach(device *loop) error {
 	return l.devices.Detach(device.device())
+}
+
+// refuseDiscards makes the device refuse to free blocks of its image, until it is detached.
+func (l *loop) refuseDiscards() error {
+	return os.WriteFile(fmt.Sprintf("/sys/block/loop%d/queue/discard_max_bytes", l.number), []byte("0"), 0o644)
 }
 
 // resize sets the device's size to that of its image.

@@ -76,12 +76,13 @@ func writeMetadata(dir string, m metadata) error {
 	return atomicfile.Write(filepath.Join(dir, metadataName), data, 0o600)
 }
 
-// adopt completes a rebuilt record with what a create request for it says. The caller holds the id.
-func (s *store) adopt(it *item, name, source string) error {
+// adopt completes a rebuilt record with what a create request for it says, but when it was created. The caller holds the id.
+func (s *store) adopt(it *item, m metadata) error {
 	if !it.Rebuilt {
 		return nil
 	}
-	it.metadata = metadata{Name: name, Source: source, Created: it.Created}
+	m.Created, m.Shares = it.Created, true // it may share blocks: nothing says that it does not
+	it.metadata = m
 	if err := writeMetadata(s.dir(it.id), it.metadata); err != nil {
 		return fmt.Errorf("complete the record of %q: %w", it.id, err)
 	}

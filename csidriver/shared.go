@@ -190,5 +190,9 @@ func (d *Driver) detachUnused(id string) error {
 	if err != nil || len(filesystem)+len(node) > 0 {
 		return err
 	}
-	return d.loops.detach(device)
+	if err := d.loops.detach(device); err != nil {
+		return err
+	}
+	d.unlimit(device)
+	return nil
 }

@@ -27,7 +27,7 @@ func (d *Driver) CreateSnapshot(
 	case source == "":
 		return nil, missingField("source_volume_id")
 	}
-	if err := checkParameters(req.GetParameters(), nil); err != nil {
+	if err := checkSnapshotParameters(req.GetParameters()); err != nil {
 		return nil, err
 	}
 	id := snapshotID(req.GetName())
@@ -42,7 +42,7 @@ func (d *Driver) CreateSnapshot(
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
-			if err = d.store.adopt(it, req.GetName(), source); err == nil {
+			if err = d.store.adopt(it, metadata{Name: req.GetName(), Source: source}); err == nil {
 				err = sameSnapshot(it, source)
 			}
 		case errors.Is(err, errNotFound):
@@ -67,12 +67,16 @@ func (d *Driver) snapshot(ctx context.Context, id, name, source string) (*item, 
 	if err != nil {
 		return nil, err
 	}
-	release, err := d.store.reserve(from.allocated)
+	needed, err := d.store.copyNeeds(from)
+	if err != nil {
+		return nil, err
+	}
+	release, err := d.store.reserve(fmt.Sprintf("snapshot %q of volume %q", name, from.Name), needed)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	m := metadata{Name: name, Source: source, Created: time.Now().UTC()}
+	m := metadata{Name: name, Source: source, Created: time.Now().UTC(), Shares: d.store.reflinks}
 	err = d.store.make(id, m, func(image *os.File) error { return d.copyImage(ctx, image, from) })
 	if err != nil {
 		return nil, err
@@ -130,6 +134,11 @@ func (d *Driver) copyQuiet(ctx context.Context, dst *os.File, from *item, raw bo
 		return err
 	}
 	defer src.Close()
+	if d.store.reflinks {
+		if err := d.store.markShared(from); err != nil {
+			return err
+		}
+	}
 	linked, err := filecopy.Reflink(dst, src)
 	if err != nil || linked {
 		return err

@@ -10,12 +10,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/csidriver/iolimit"
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/filecopy"
 	"github.com/berth-dev/berth/internal/filelock"
 )
 
@@ -45,6 +48,11 @@ type metadata struct {
 	// Group is the id of the group snapshot that the snapshot is of, GroupSources are the ids of all of its volumes.
 	Group        string   `json:"group,omitempty"`
 	GroupSources []string `json:"groupSources,omitempty"`
+	terms
+	// Limits are those of the volume's I/O.
+	Limits iolimit.Limits `json:"limits,omitzero"`
+	// Shares says that other images may have blocks of the image, because it was copied, or is a copy, by reflink.
+	Shares bool `json:"shares,omitempty"`
 	// Rebuilt says that the record was lost, and that only Created is known, until the volume is requested by its name again.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 }
@@ -59,11 +67,17 @@ type item struct {
 	allocated int64
 }
 
+// mayShare reports whether other images may have blocks of this one.
+func (it *item) mayShare() bool { return it.Shares || it.Source != "" || it.Rebuilt }
+
 // store manages the images below its root. It changes an item only for a caller that holds the item's id (see inflight).
 type store struct {
 	root   string
-	thin   bool
 	logger *slog.Logger
+	// keepFree is how many bytes of the disk are not for volumes.
+	keepFree int64
+	// reflinks: the file system copies images by sharing their blocks. Set by open.
+	reflinks bool
 
 	// repairing is held while a damaged record is rebuilt.
 	repairing sync.Mutex
@@ -127,7 +141,30 @@ func (s *store) open() (unlock func(), err error) {
 	if err != nil { // they only use disk space; the next start tries again
 		s.logger.Error("failed to remove unfinished images", "dir", s.tmp(), "error", err)
 	}
+	if s.reflinks, err = s.hasReflinks(); err != nil {
+		s.logger.Warn("failed to check whether the disk has reflinks; reserving space for copies as if it had none", "root", s.root, "error", err)
+	}
 	return func() { root.Close() }, nil
+}
+
+// hasReflinks tries a reflink. On a disk that is full it fails.
+func (s *store) hasReflinks() (linked bool, err error) {
+	dir, err := os.MkdirTemp(s.tmp(), "reflink-")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var files [2]*os.File
+	for i := range files {
+		if files[i], err = os.Create(filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			return false, err
+		}
+		defer files[i].Close()
+	}
+	if _, err = files[1].Write(make([]byte, sizeAlignment)); err != nil {
+		return false, err
+	}
+	return filecopy.Reflink(files[0], files[1])
 }
 
 // get returns an item, errNotFound if there is none.
@@ -226,18 +263,39 @@ func (s *store) remove(id string) error {
 	return atomicfile.SyncDir(filepath.Dir(s.dir(id)))
 }
 
-// grow expands the image.
-func (s *store) grow(id string, size int64) error {
-	image, err := os.OpenFile(s.image(id), os.O_RDWR, 0)
+// grow expands the image. An error leaves its size as it is.
+func (s *store) grow(it *item, size int64) error {
+	image, err := os.OpenFile(s.image(it.id), os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("grow %q: %w", id, err)
+		return fmt.Errorf("grow %q: %w", it.id, err)
 	}
-	err = image.Truncate(size)
+	if it.Preallocate {
+		if err = s.preallocate(image, size, false); err != nil {
+			err = errors.Join(err, image.Truncate(it.size))
+		}
+	}
+	if err == nil {
+		err = image.Truncate(size)
+	}
 	if err == nil {
 		err = image.Sync()
 	}
 	if err = errors.Join(err, image.Close()); err != nil {
-		return fmt.Errorf("grow %q: %w", id, err)
+		return fmt.Errorf("grow %q: %w", it.id, err)
 	}
+	return nil
+}
+
+// markShared records that other images may have blocks of this one.
+func (s *store) markShared(it *item) error {
+	if it.Shares {
+		return nil
+	}
+	marked := it.metadata
+	marked.Shares = true
+	if err := writeMetadata(s.dir(it.id), marked); err != nil {
+		return fmt.Errorf("record that %q is copied: %w", it.id, err)
+	}
+	it.metadata = marked
 	return nil
 }

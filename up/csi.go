@@ -24,7 +24,9 @@ func (l Layout) disksDir() string { return filepath.Join(l.DataDir, "disks") }
 
 // newCSIDriver returns the CSI driver for disks of this machine, and registers it with the kubelet.
 func (c *Cluster) newCSIDriver() (runFunc, error) {
-	config := csidriver.Config{Endpoint: c.csiSocket(), NodeID: c.NodeName, Root: c.disksDir(), Version: version.Berth}
+	config := csidriver.Config{
+		Endpoint: c.csiSocket(), NodeID: c.NodeName, Root: c.disksDir(), Version: version.Berth, KeepFree: c.keepFree(),
+	}
 	registration := registrar.Config{
 		Registry: filepath.Join(c.KubeletDir(), "plugins_registry"), Driver: csidriver.Name, Endpoint: c.csiSocket(),
 	}
@@ -34,6 +36,18 @@ func (c *Cluster) newCSIDriver() (runFunc, error) {
 		group.Go(contain.Func("up.newCSIDriver", "", func() error { return registrar.Serve(ctx, registrar.Deps{Logger: c.logger}, registration) }))
 		return group.Wait()
 	}, nil
+}
+
+// keepFree returns how much of the disk is for no volume: volumes that are full must not bring the node under disk pressure,
+// whose default threshold this is.
+func (c *Cluster) keepFree() int64 {
+	const thresholdPercent = 10
+	size, err := diskSize(c.DataDir)
+	if err != nil {
+		c.logger.Warn("failed to measure the disk; volumes may use all of it", "error", err)
+		return 0
+	}
+	return min(size/100*thresholdPercent, EnoughFreeBytes)
 }
 
 // newCSIProvisioner returns the controllers that provision and expand the volumes of class berth-loop, take their

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
@@ -21,6 +22,7 @@ func newCSIDriver() *cobra.Command {
 	var config csidriver.Config
 	var registry string
 	var verbosity int
+	var keepFree resource.QuantityValue
 	cmd := &cobra.Command{
 		Use: "csi-driver --endpoint SOCKET --node-id NAME --root DIR", Short: "Serve disks of this machine over CSI",
 		Long: "Serves the CSI driver " + csidriver.Name + " until Ctrl-C: volumes are sparse image files on loop devices, with real\n" +
@@ -36,6 +38,7 @@ func newCSIDriver() *cobra.Command {
 			if os.Geteuid() != 0 {
 				return fmt.Errorf("berth csi-driver makes loop devices and mounts, so it must run as root (now uid %d): use sudo", os.Geteuid())
 			}
+			config.KeepFree = keepFree.Value()
 			logger := stderrLogger(verbosity)
 			group, ctx := errgroup.WithContext(cmd.Context())
 			group.Go(contain.Func("berth.newCSIDriver", "", func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: logger}, config) }))
@@ -54,7 +57,8 @@ func newCSIDriver() *cobra.Command {
 	f.StringVar(&config.Name, "name", csidriver.Name, "the driver's name")
 	f.BoolVar(&config.Shared, "shared", false, "--root is shared by several nodes: a volume can be attached to any of them, to one at a time")
 	f.BoolVar(&config.NodeOnly, "node-only", false, "with --shared: serve no controller service; another node's driver does")
-	f.BoolVar(&config.Thin, "thin", false, "allow volumes whose sizes sum to more than the disk has free")
+	f.BoolVar(&config.Thin, "thin", false, "allow volumes whose sizes sum to more than the disk has free, also in classes without the parameter overcommit")
+	f.Var(&keepFree, "keep-free", "how much of the disk is for its other users, and for no volume, such as 10Gi")
 	f.StringVar(&registry, "plugins-registry", "", "the kubelet's plugins_registry directory, to register there")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, verbosityUsage)
 	return cmd

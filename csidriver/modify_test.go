@@ -1,0 +1,81 @@
+package csidriver_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// limits returns the lines of the kernel's limits of a device, of the root cgroup of v1 or the topmost ones of v2.
+func limits(t *testing.T, device string) []string {
+	t.Helper()
+	var number int
+	_, err := fmt.Sscanf(filepath.Base(device), "loop%d", &number)
+	require.NoError(t, err)
+	files, err := filepath.Glob("/sys/fs/cgroup/*/io.max")
+	require.NoError(t, err)
+	files = append(files, "/sys/fs/cgroup/io.max", "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device", "/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device")
+	var found []string
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(content)) {
+			if strings.HasPrefix(line, fmt.Sprintf("7:%d ", number)) {
+				found = append(found, line)
+			}
+		}
+	}
+	return found
+}
+
+func (d *disk) modify(parameters map[string]string) error {
+	_, err := d.w.ControllerModifyVolume(d.w.t.Context(), &csi.ControllerModifyVolumeRequest{VolumeId: d.id, MutableParameters: parameters})
+	return err
+}
+
+func TestModifiedVolumesKeepTheirLimits(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	d := w.create("d", 16*mib, rawBlock())
+	err := d.modify(map[string]string{"iops": "200", "throughput": "8Mi"})
+	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "cgroup") {
+		t.Skip(err)
+	}
+	require.NoError(t, err, "before it is attached")
+	d.mount()
+	device := d.context["device"]
+	require.Contains(t, strings.Join(limits(t, device), ""), "8388608")
+	w.start()
+	require.NoError(t, d.modify(map[string]string{"iops": "300"}))
+	require.NotContains(t, strings.Join(limits(t, device), ""), "8388608", "what is not named is not limited")
+	require.Contains(t, strings.Join(limits(t, device), ""), "300")
+	require.NoError(t, d.modify(map[string]string{"iops": "max"}))
+	require.Empty(t, limits(t, device))
+
+	require.NoError(t, d.modify(map[string]string{"iops": "400"}))
+	d.unmount()
+	require.Empty(t, limits(t, device), "the next volume may have the device")
+	d.mount()
+	require.Contains(t, strings.Join(limits(t, d.context["device"]), ""), "400")
+	d.unmount()
+
+	requireCode(t, codes.InvalidArgument, d.modify(nil))
+	requireCode(t, codes.InvalidArgument, d.modify(map[string]string{"iops": "many"}))
+	requireCode(t, codes.InvalidArgument, d.modify(map[string]string{"colour": "blue"}))
+	require.NoError(t, d.remove())
+	requireCode(t, codes.NotFound, d.modify(map[string]string{"iops": "1"}))
+
+	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "made", VolumeCapabilities: []*csi.VolumeCapability{rawBlock()},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 16 * mib}, MutableParameters: map[string]string{"throughput": "3Mi"}})
+	require.NoError(t, err)
+	d = &disk{w: w, id: made.GetVolume().GetVolumeId(), capability: rawBlock(), staging: d.staging, target: d.target}
+	d.mount()
+	require.Contains(t, strings.Join(limits(t, d.context["device"]), ""), "3145728")
+	d.unmount()
+}

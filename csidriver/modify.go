@@ -21,11 +21,8 @@ func (d *Driver) ControllerModifyVolume(
 	ctx context.Context, req *csi.ControllerModifyVolumeRequest,
 ) (*csi.ControllerModifyVolumeResponse, error) {
 	id := req.GetVolumeId()
-	switch {
-	case id == "":
+	if id == "" {
 		return nil, missingField("volume_id")
-	case len(req.GetMutableParameters()) == 0:
-		return nil, missingField("mutable_parameters")
 	}
 	if _, err := d.volume(id); err != nil {
 		return nil, err

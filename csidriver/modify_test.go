@@ -65,7 +65,7 @@ func TestModifiedVolumesKeepTheirLimits(t *testing.T) {
 	require.Contains(t, strings.Join(limits(t, d.context["device"]), ""), "400")
 	d.unmount()
 
-	requireCode(t, codes.InvalidArgument, d.modify(nil))
+	require.NoError(t, d.modify(nil), "nothing is named, so nothing is limited")
 	requireCode(t, codes.InvalidArgument, d.modify(map[string]string{"iops": "many"}))
 	requireCode(t, codes.InvalidArgument, d.modify(map[string]string{"colour": "blue"}))
 	require.NoError(t, d.remove())

@@ -42,7 +42,7 @@ type extentQuery struct {
 	extents                [extentsPerIoctl]extent
 }
 
-// errNoExtents says that the file system does not tell the extents of its files.
+// errNoExtents says that the file system does not report the extents of its files.
 var errNoExtents = errors.New("the file system does not report the extents of files (FIEMAP)")
 
 // forEachExtent calls f with the extents of the file from an offset on, in their order, until f returns false. With sync, it

@@ -12,7 +12,8 @@ import (
 const ClassName = "berth-loop"
 
 // StorageClass returns the class for real disks of limited size: it binds at the first consumer, because a disk belongs
-// to one node, and its volumes can be expanded. The kernel ignores setuid bits and device nodes in them. The caller owns it.
+// to one node, and its volumes can be expanded. On the node, setuid bits and device nodes in them have no effect.
+// In a container they have: its runtime decides about the options of its mounts. The caller owns it.
 func StorageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		TypeMeta:             metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},

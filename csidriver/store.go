@@ -142,7 +142,8 @@ func (s *store) open() (unlock func(), err error) {
 		s.logger.Error("failed to remove unfinished images", "dir", s.tmp(), "error", err)
 	}
 	if s.reflinks, err = s.hasReflinks(); err != nil {
-		s.logger.Warn("failed to check whether the disk has reflinks; reserving space for copies as if it had none", "root", s.root, "error", err)
+		s.reflinks = true // then images that may share blocks are known
+		s.logger.Warn("failed to check whether the disk has reflinks; assuming that it has", "root", s.root, "error", err)
 	}
 	return func() { root.Close() }, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -28,6 +29,17 @@ func (l *loop) isFilesystemMount(m *mountinfo.Info) bool {
 // published.
 func (l *loop) isNodeMount(m *mountinfo.Info) bool {
 	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && filepath.Base(m.Root) == "loop"+strconv.Itoa(l.number)
+}
+
+// isDetachedNodeMount reports whether the mount is one of the node of a loop device that has no image: a container that had it as raw
+// block device can detach it, although the volume is published.
+func isDetachedNodeMount(m *mountinfo.Info) bool {
+	number, isLoop := strings.CutPrefix(filepath.Base(m.Root), "loop")
+	if _, err := strconv.Atoi(number); err != nil || !isLoop || m.FSType != "devtmpfs" && m.FSType != "tmpfs" {
+		return false
+	}
+	_, err := os.Stat("/sys/block/loop" + number + "/loop/backing_file")
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // mounts returns the mounts of the device: those of its filesystem and those of its node.

@@ -198,6 +198,7 @@ func (d *Driver) unmount(id, field, path string) (string, error) {
 		switch {
 		case err != nil || at == nil:
 			return path, err
+		case device == nil && isDetachedNodeMount(at):
 		case device == nil || !device.isFilesystemMount(at) && !device.isNodeMount(at):
 			return path, status.Errorf(codes.Internal,
 				"%s: what is mounted on %q (%s %s) is not volume %q", field, path, at.FSType, at.Source, id)

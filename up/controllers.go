@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -69,7 +68,7 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defaults := []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass(), info.ConfigMap()}
+	defaults := append(c.storageClasses(), csidriver.CSIDriver(), info.ConfigMap())
 	if c.runs(dnsName) {
 		dns, err := c.dnsObjects()
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 )
 
 const (
+	// AnnDefaultClass is the annotation of a StorageClass that is the default.
+	AnnDefaultClass = "storageclass.kubernetes.io/is-default-class"
 	// ProvisionerName is the provisioner of a StorageClass of local directories.
 	ProvisionerName = "berth.dev/local"
 	// ClassName is the name of the class that StorageClass returns.
@@ -29,14 +31,14 @@ func IntentFinalizer(node string) string {
 	return "intent.local.berth.dev/" + hex.EncodeToString(sum[:short])
 }
 
-// StorageClass returns the default class of a cluster that Berth runs. It binds when the first consumer is scheduled, because
+// StorageClass returns the class of local directories, as the default class. It binds when the first consumer is scheduled, because
 // a directory is on one node. The caller owns it.
 func StorageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		TypeMeta: metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        ClassName,
-			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"},
+			Annotations: map[string]string{AnnDefaultClass: "true"},
 		},
 		Provisioner:       ProvisionerName,
 		ReclaimPolicy:     ptr.To(corev1.PersistentVolumeReclaimDelete),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
+	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -67,15 +68,23 @@ func attributes(file *os.File, request uint, a *fileAttributes) error {
 	return nil
 }
 
+// projectsEnforced returns why the file system of the directory does not limit projects; nil if it does.
+func projectsEnforced(dir *os.File) error {
+	var state quotaState
+	if err := quotactl(dir, cmdGetState, 0, unsafe.Pointer(&state)); err != nil {
+		return fmt.Errorf("the filesystem of %q has no project quota: %w", dir.Name(), err)
+	}
+	if state.flags&projectEnforced == 0 {
+		return fmt.Errorf("the filesystem of %q is not mounted with prjquota", dir.Name())
+	}
+	return nil
+}
+
 // limit enforces the size of the directory's content. If the file system does not support that, it returns the reason; err is
 // for a file system that does, and failed.
 func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err error) {
-	var state quotaState
-	if err := quotactl(dir, cmdGetState, 0, unsafe.Pointer(&state)); err != nil {
-		return fmt.Errorf("the filesystem of %q has no project quota: %w", t.root, err), nil
-	}
-	if state.flags&projectEnforced == 0 {
-		return fmt.Errorf("the filesystem of %q is not mounted with prjquota", t.root), nil
+	if reason := projectsEnforced(dir); reason != nil {
+		return reason, nil
 	}
 	var have fileAttributes
 	if err := attributes(dir, getAttributes, &have); err != nil {
@@ -139,4 +148,20 @@ func projectOf(dir *os.File) uint32 {
 		return 0
 	}
 	return have.project
+}
+
+// Enforces returns why the sizes of volumes below root would not be enforced; nil if they would. The directory need not exist yet.
+func Enforces(root string) error {
+	for {
+		dir, err := os.Open(root)
+		if errors.Is(err, os.ErrNotExist) && filepath.Dir(root) != root {
+			root = filepath.Dir(root)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("check the quotas of %q: %w", root, err)
+		}
+		defer dir.Close()
+		return projectsEnforced(dir)
+	}
 }

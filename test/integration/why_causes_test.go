@@ -69,7 +69,7 @@ func onClaim(name string) string {
 
 func claimCauses() []causeCase {
 	setDefault := func(value string) func(*testing.T, *cluster, *explainLoop) {
-		return command("annotate", "sc", "berth-local", "storageclass.kubernetes.io/is-default-class="+value, "--overwrite")
+		return command("annotate", "sc", "berth-loop", "storageclass.kubernetes.io/is-default-class="+value, "--overwrite")
 	}
 	return []causeCase{
 		{name: "no claim", reason: "ClaimMissing", object: "no-claim", wantText: "claim no-claim (volume v) does not exist",

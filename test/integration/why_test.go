@@ -244,7 +244,7 @@ func checkBreakdown(t *testing.T, c *cluster, a *explainLoop) {
 			"volumeMounts": [{"name": "v", "mountPath": "/data"}]`), `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "full"}}],
 			"initContainers": [`+strings.Replace(shell("true", ""), "{", `{"name": "first", `, 1)+`]`),
 	}
-	c.apply(claimManifest("full", ""))
+	c.apply(claimManifest("full", `"storageClassName": "berth-local"`))
 	for name, manifest := range manifests {
 		c.apply(manifest)
 		c.waitPod("name="+name, "ready", isReady)

@@ -68,14 +68,14 @@ func onClaim(name string) string {
 }
 
 func claimCauses() []causeCase {
-	setDefault := func(value string) func(*testing.T, *cluster, *explainLoop) {
-		return command("annotate", "sc", "berth-loop", "storageclass.kubernetes.io/is-default-class="+value, "--overwrite")
-	}
+	const annotation = "storageclass.kubernetes.io/is-default-class="
+	noDefault := command("annotate", "sc", "--all", annotation+"false", "--overwrite")
+	oneDefault := command("annotate", "sc", "berth-loop", annotation+"true", "--overwrite")
 	return []causeCase{
 		{name: "no claim", reason: "ClaimMissing", object: "no-claim", wantText: "claim no-claim (volume v) does not exist",
 			setUp: manifest(onClaim("no-claim"))},
 		{name: "claim without class", reason: "ClaimWithoutClass", object: "no-class", wantText: "no default class",
-			setUp: inOrder(setDefault("false"), manifest(claimManifest("no-class", ""), onClaim("no-class"))), undo: setDefault("true")},
+			setUp: inOrder(noDefault, manifest(claimManifest("no-class", ""), onClaim("no-class"))), undo: oneDefault},
 		{name: "class missing", reason: "ClassMissing", object: "bad-class", wantText: `"fast", which does not exist`,
 			setUp: manifest(claimManifest("bad-class", `"storageClassName": "fast"`), onClaim("bad-class"))},
 		{name: "no volume fits", reason: "NoMatchingVolume", object: "static", kind: explain.KindClaim, wantText: "none that is free fits",

@@ -160,7 +160,7 @@ func volumeEndCauses() []causeCase {
 			setUp: inOrder(manifest(hostPathVolume("released")), bound("released"), command("delete", "pvc", "released"))},
 		{name: "data cannot be deleted", reason: "DeleteFailed", object: "undeletable", kind: explain.KindVolume, wantText: "something is mounted on",
 			setUp: func(t *testing.T, c *cluster, a *explainLoop) {
-				c.apply(claimManifest("undeletable", ""))
+				c.apply(claimManifest("undeletable", `"storageClassName": "berth-local"`))
 				c.apply(onVolume("undeletable", `"persistentVolumeClaim": {"claimName": "undeletable"}`))
 				c.waitPod("name=undeletable", "ready", isReady)
 				claim, err := a.client.CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "undeletable", metav1.GetOptions{})

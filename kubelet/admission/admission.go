@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
@@ -28,6 +29,9 @@ const (
 	DetailNodeAllocatable = "insufficient_node_allocatable"
 	DetailSwap            = "swap_limitation"
 )
+
+// ReasonUnsupported is the status reason of a Pod with a volume that this node does not support.
+const ReasonUnsupported = "UnsupportedField"
 
 // Config holds the values of an Admitter.
 type Config struct {
@@ -59,6 +63,9 @@ type Deps struct {
 	GroupsPolicy func(pod *corev1.Pod) error
 	// Resources returns the resource settings that the runtime gets for a container.
 	Resources func(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
+	// CheckResize returns why the CPU or the memory of a Guaranteed Pod cannot change while it runs, and a Detail of it; nil
+	// for no such reason.
+	CheckResize func(cpu, memory bool) (message, detail string)
 	// Handlers are called for each Pod that passes all other checks.
 	Handlers []lifecycle.PodAdmitHandler
 }
@@ -104,9 +111,6 @@ func New(deps Deps, config Config) (*Admitter, error) {
 
 // Admit implements podworker.Admitter.
 func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
-	if message := unsupportedField(pod); message != "" {
-		return reject(ReasonUnsupported, "%s", message)
-	}
 	if err := a.deps.Volumes(pod); err != nil {
 		return reject(ReasonUnsupported, "%v", err)
 	}
@@ -150,6 +154,9 @@ func (a *Admitter) Resize(granted, pod *corev1.Pod, others []*corev1.Pod) *statu
 			"a share of the node's swap that depends on its memory request and cannot change while it runs: set its "+
 			"resizePolicy for memory to RestartContainer, or recreate the Pod", name)}
 	}
+	if f := a.checkManaged(granted, pod); f != nil {
+		return f
+	}
 	if f := a.checkResources(pod, nil); f != nil {
 		return &status.Failure{Reason: corev1.PodReasonInfeasible, Detail: DetailNodeAllocatable, Message: trimRejected(f.Message)}
 	}
@@ -157,6 +164,29 @@ func (a *Admitter) Resize(granted, pod *corev1.Pod, others []*corev1.Pod) *statu
 		return &status.Failure{Reason: corev1.PodReasonDeferred, Message: trimRejected(f.Message)}
 	}
 	return nil
+}
+
+// checkManaged rejects other resources for a Guaranteed Pod whose containers have CPUs or memory of their own.
+func (a *Admitter) checkManaged(granted, pod *corev1.Pod) *status.Failure {
+	if a.deps.CheckResize == nil || qos.Class(pod) != corev1.PodQOSGuaranteed {
+		return nil
+	}
+	changed := func(name corev1.ResourceName) bool {
+		for c := range podutil.Containers(&pod.Spec) {
+			if before, _ := podutil.FindContainer(&granted.Spec, c.Name); before != nil {
+				a, b := before.Resources.Requests[name], c.Resources.Requests[name]
+				if a.Cmp(b) != 0 {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	message, detail := a.deps.CheckResize(changed(corev1.ResourceCPU), changed(corev1.ResourceMemory))
+	if message == "" {
+		return nil
+	}
+	return &status.Failure{Reason: corev1.PodReasonInfeasible, Detail: detail, Message: message}
 }
 
 // swapShareChanges returns the name of a container whose share of swap would change with its resources while it runs,

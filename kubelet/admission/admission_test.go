@@ -99,15 +99,8 @@ func TestAdmission(t *testing.T) {
 		says    string
 	}{
 		{name: "plain", pod: testPod()},
-		{name: "resource claims", pod: testPod(func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{}} }),
-			reason: ReasonUnsupported, says: "spec.resourceClaims"},
+		{name: "resource claims", pod: testPod(func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{}} })},
 		{name: "user namespace", pod: testPod(func(p *corev1.Pod) { p.Spec.HostUsers = &no })},
-		{name: "container's claim", pod: testPod(func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{}}
-		}), reason: ReasonUnsupported, says: "spec.containers[0].resources.claims"},
-		{name: "devices for an extended resource", pod: testPod(func(p *corev1.Pod) {
-			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{}
-		}), reason: ReasonUnsupported, says: "status.extendedResourceClaimStatus"},
 		{name: "feature that the node declares", pod: testPod(func(p *corev1.Pod) {
 			p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
 				{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}

@@ -220,6 +220,7 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 		{"probes", p.probes.Start, !needsAPI},
 		{"runtime events", p.watcher.Start, !needsAPI},
 		{"pod workers", p.workers.Start, !needsAPI},
+		{"resources", p.startManagers(a.base.config.RootDir, n.managers), !needsAPI},
 		{"housekeeping", a.housekeeping.Start, !needsAPI},
 		{"eviction", a.eviction.pressure.Start, !needsAPI},
 		{"ephemeral storage limits", a.eviction.limits.Start, !needsAPI},
@@ -273,6 +274,9 @@ func (a *Agent) prepare() error {
 		}
 	}
 	if _, err := a.node.capacity(); err != nil {
+		return err
+	}
+	if err := a.node.managers.Open(); err != nil {
 		return err
 	}
 	return a.base.prepareMachine(a.node.cgroups)

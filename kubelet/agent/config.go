@@ -18,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 	"github.com/berth-dev/berth/kubelet/qos"
+	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
@@ -63,6 +64,8 @@ type Config struct {
 	Images    ImageConfig
 	// Eviction says when the node is short of memory, disk or process IDs, and evicts Pods.
 	Eviction eviction.Config
+	// Managers say which containers get CPUs, memory and devices of their own. The agent sets Dir and what is reserved.
+	Managers resources.Config
 	// Server says where the HTTPS server listens; without addresses there is none.
 	Server ServerConfig
 	// Static names the sources of static Pods.

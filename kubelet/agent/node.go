@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net"
 	"path/filepath"
 	goruntime "runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/metrics"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/nodeaddress"
+	"github.com/berth-dev/berth/kubelet/resources"
 )
 
 // freshNodeTimeout bounds how long admission, which checks one Pod after the other, waits for the API server.
@@ -32,6 +34,7 @@ type nodeComponents struct {
 	cgroups     *cm.Manager
 	nodeCgroups *cm.NodeCgroups
 	allocations *allocation.Store
+	managers    *resources.Manager
 }
 
 func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
@@ -55,16 +58,19 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		Clock: deps.Clock, OnNode: func(node *corev1.Node) { n.changes.Send(node) }, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		Instance:  deps.Instance,
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
-		Pressure:  base.pressure.Conditions,
+		Pressure:  base.pressure.Conditions, Devices: func() (capacity, allocatable corev1.ResourceList) { return n.managers.Devices() },
 	}, newNodeConfig(config)); err != nil {
 		return nil, err
 	}
-	resources := cm.DetectResourceOptions()
-	resources.NoCPUQuota, resources.QuotaPeriod = config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod.Microseconds()
-	resources.MemoryQoS = config.Cgroups.MemoryQoS
+	if n.managers, err = newManagers(base, n); err != nil {
+		return nil, err
+	}
+	limits := cm.DetectResourceOptions()
+	limits.NoCPUQuota, limits.QuotaPeriod = config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod.Microseconds()
+	limits.MemoryQoS, limits.HasExclusiveCPUs = config.Cgroups.MemoryQoS, n.managers.HasExclusiveCPUs
 	if n.cgroups, err = cm.New(cm.Deps{Logger: base.logger("cgroups")}, cm.Config{
 		CgroupRoot: config.Cgroups.Root, Driver: config.Cgroups.Driver, PodPidsLimit: config.Cgroups.PodPidsLimit,
-		Resources: resources,
+		Resources: limits,
 	}); err != nil {
 		return nil, err
 	}
@@ -120,7 +126,14 @@ func (n *nodeComponents) newAllocatable(base *base) func() corev1.ResourceList {
 		_, allocatable, err := n.manager.Resources()
 		if err != nil {
 			base.deps.Logger.Warn("failed to read the machine's resources", "error", err)
+			return allocatable
 		}
+		_, devices := n.managers.Devices()
+		if len(devices) == 0 {
+			return allocatable
+		}
+		allocatable = maps.Clone(allocatable)
+		maps.Copy(allocatable, devices)
 		return allocatable
 	}
 }

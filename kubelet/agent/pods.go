@@ -103,8 +103,8 @@ func newRuntimeHelper(base *base, n *nodeComponents, s *storageComponents, alloc
 	services := runtimehelper.NewServices(client)
 	helper, err := runtimehelper.New(runtimehelper.Deps{
 		Client: deps.Client, Machine: n.machine, Cgroups: n.cgroups, NodeCgroups: n.nodeCgroups, Volumes: s.volumes,
-		Objects: s.objects, Services: services, HostIPs: n.addresses.Strings, Allocatable: allocatable, Recorder: deps.Recorder,
-		Logger: deps.Logger,
+		Objects: s.objects, Services: services, HostIPs: n.addresses.Strings, Allocatable: allocatable, Managers: n.managers,
+		Recorder: deps.Recorder, Logger: deps.Logger,
 	}, runtimehelper.Config{
 		NodeName: config.Node.Name, RootDir: config.RootDir, PodLogsDir: config.Logs.PodsDir, HostsFile: config.HostsFile,
 		DNS: config.DNS, SwapBehavior: config.Cgroups.SwapBehavior, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
@@ -127,7 +127,9 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	admitter, err := admission.New(admission.Deps{
 		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
 		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources,
-		Handlers: append([]lifecycle.PodAdmitHandler{base.pressure}, p.shutdown.handlers(deps.AdmitHandlers)...),
+		// The managers come last: what they allocate belongs to the Pod.
+		Handlers:    append(append([]lifecycle.PodAdmitHandler{base.pressure}, p.shutdown.handlers(deps.AdmitHandlers)...), n.managers),
+		CheckResize: n.managers.CheckResize,
 	}, admission.Config{
 		MaxPods: config.Pods.most(), AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),
 		Version: config.Node.Version,
@@ -138,7 +140,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 	return podworker.New(podworker.Deps{
 		Runtime: runtime.client, Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
 		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Preemptor: admitter, Signals: base.signals,
-		OnPodGone: base.podEvents.Removed, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
+		OnPodGone: base.podEvents.Removed, OnPodReleased: n.managers.Release, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
 		Tracer: base.tracer(), Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
 	}, podworker.Config{
 		RuntimeName: runtime.name.get, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,

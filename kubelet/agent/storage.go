@@ -94,8 +94,10 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	n.changes.Add(s.volumes.NodeChanged)
 	n.changes.Add(s.csiNode.NodeChanged)
 	s.plugins, err = pluginmanager.New(pluginmanager.Deps{
-		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: s.csiNode},
-		Clock:    deps.Clock, Logger: base.logger("plugins"),
+		Handlers: map[string]pluginmanager.Handler{
+			registerapi.CSIPlugin: s.csiNode, registerapi.DevicePlugin: n.managers.DevicePlugins(), registerapi.DRAPlugin: n.managers.DRAPlugins(),
+		},
+		Clock: deps.Clock, Logger: base.logger("plugins"),
 	}, pluginmanager.Config{Dir: filepath.Join(config.RootDir, "plugins_registry")})
 	return s, err
 }

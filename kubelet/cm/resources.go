@@ -11,6 +11,7 @@ import (
 	cgroupslib "github.com/opencontainers/cgroups"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -51,6 +52,8 @@ type ResourceOptions struct {
 	MemoryCapacity int64
 	// NoCPUQuota does not enforce CPU limits.
 	NoCPUQuota bool
+	// HasExclusiveCPUs reports whether a container of the Pod has CPUs of its own, whose time no quota limits; nil for none.
+	HasExclusiveCPUs func(uid types.UID) bool
 	// QuotaPeriod is the period of CPU quotas in microseconds; 0 means DefaultQuotaPeriod.
 	QuotaPeriod int64
 	// Unified says that the node has cgroup v2 only.
@@ -212,7 +215,7 @@ func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
 	result.reservePodMemory(pod, requests, opts)
 	if cpuLimited && !limits.Cpu().IsZero() {
 		result.CPUPeriod, result.CPUQuota = opts.period(), Quota(limits.Cpu().MilliValue(), opts.period())
-		if opts.NoCPUQuota {
+		if opts.NoCPUQuota || opts.HasExclusiveCPUs != nil && opts.HasExclusiveCPUs(pod.UID) {
 			result.CPUQuota = -1
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -24,6 +25,7 @@ type Resize struct {
 
 // resize plans the change of a running container's limits, if they differ from the spec's.
 func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
+	p.pin(c, s)
 	if cpu, memory := p.resourcesDiffer(c, s); cpu || memory || p.reservationDiffers(c, s) {
 		want := p.in.Resources(c)
 		have := s.Resources.GetLinux()
@@ -38,6 +40,22 @@ func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
 		}
 		p.out.Resize = append(p.out.Resize, Resize{Status: s, Container: c, Want: want})
 	}
+}
+
+// pin plans the move of a running container to the CPUs that are its own, or that are shared now.
+func (p *planner) pin(c *corev1.Container, s *container.ContainerStatus) {
+	have := s.Resources.GetLinux()
+	if p.in.Resources == nil || have == nil {
+		return
+	}
+	want := p.in.Resources(c).GetCpusetCpus()
+	if want == "" || want == have.CpusetCpus {
+		return
+	}
+	if set, err := cpuset.Parse(have.CpusetCpus); err == nil && set.String() == want {
+		return
+	}
+	p.out.Pin = append(p.out.Pin, Resize{Status: s, Container: c, Want: &runtimeapi.LinuxContainerResources{CpusetCpus: want}})
 }
 
 // resourcesDiffer reports which of a container's resources differ from the spec. A runtime that does not report a

@@ -123,6 +123,9 @@ type Deps struct {
 	// Pressure returns the node's pressure conditions, of which Manager.PressureChanged reports changes; nil means that it has
 	// none.
 	Pressure func() []eviction.Condition
+	// Devices returns how many devices of device plugins the node has, by resource, and how many of them containers may get, of
+	// which Manager.DevicesChanged reports changes; nil means that it has none.
+	Devices func() (capacity, allocatable corev1.ResourceList)
 	// OnNode is called with every new state of the Node object from the API server. It must not block and must not
 	// modify the object.
 	OnNode func(*corev1.Node)
@@ -151,6 +154,9 @@ func (d *Deps) complete() error {
 	}
 	if d.LeaseClient == nil {
 		d.LeaseClient = d.Client
+	}
+	if d.Devices == nil {
+		d.Devices = func() (capacity, allocatable corev1.ResourceList) { return nil, nil }
 	}
 	if d.Pressure == nil {
 		d.Pressure = func() []eviction.Condition { return nil }

@@ -149,6 +149,9 @@ func (m *Manager) RuntimeChanged() {
 // PressureChanged must be called when Deps.Pressure returns other conditions.
 func (m *Manager) PressureChanged() { m.wake.Notify() }
 
+// DevicesChanged must be called when Deps.Devices returns others than before.
+func (m *Manager) DevicesChanged() { m.wake.Notify() }
+
 // ImagesChanged must be called when an image was pulled or removed.
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()

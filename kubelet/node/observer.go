@@ -42,6 +42,7 @@ func (o *observer) observe(ctx context.Context, config *Config, changes changes)
 		return fmt.Errorf("read machine usage: %w", err)
 	}
 	o.observed.pressure = o.deps.Pressure()
+	o.observed.devices.capacity, o.observed.devices.allocatable = o.deps.Devices()
 	if runtimeDue {
 		o.refreshRuntime(ctx)
 		o.nextRuntime = now.Add(runtimeInterval)

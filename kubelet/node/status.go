@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	goruntime "runtime"
 	"slices"
@@ -38,6 +39,8 @@ type observed struct {
 	volumesOK bool // whether volumes is known; until then the Node's own list is kept
 	// featuresDropped says that the API server does not store declared features, so that the Node never has any.
 	featuresDropped bool
+	// devices are those of device plugins, by resource.
+	devices resources
 }
 
 // nodeResources computes the node's capacity and what Pods may use of it.
@@ -85,6 +88,8 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	status.DaemonEndpoints.KubeletEndpoint.Port = o.port
 
 	capacity, allocatable := nodeResources(config, o.info, o.usage)
+	maps.Copy(capacity, o.devices.capacity)
+	maps.Copy(allocatable, o.devices.allocatable)
 	status.Capacity = mergeResources(status.Capacity, capacity)
 	status.Allocatable = mergeResources(status.Allocatable, allocatable)
 

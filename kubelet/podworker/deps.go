@@ -121,12 +121,16 @@ type ContainerRequest struct {
 type Builder interface {
 	// PreparePod creates the Pod's directories and cgroup. It may be called again.
 	PreparePod(ctx context.Context, pod *corev1.Pod) error
+	// PrepareResources has drivers prepare the ResourceClaims of the Pod. It may be called again; ReleasePod undoes it.
+	PrepareResources(ctx context.Context, pod *corev1.Pod) error
 	// Sandbox returns the sandbox's configuration and the name of its runtime handler.
 	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)
 	// Container returns a container's configuration. The Pod's volumes must be mounted.
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
 	// Resources returns the runtime's resources of a container; nil if they are not known yet.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
+	// DeviceStatus returns the health of a container's devices; nil if it has none.
+	DeviceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus
 	// SandboxResources returns the resources of all containers of a Pod together, and what the runtime itself needs for it
 	// (nil for nothing).
 	SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources)
@@ -215,10 +219,12 @@ func (c Config) withDefaults() Config {
 }
 
 // Deps are what a Manager needs from others. Optional are Allocations, Metrics, Tracer, Timeline, Recorder, Logger,
-// Clock and OnPodGone. It has many fields because a worker does each step of a Pod's life with another component.
+// Clock, OnPodGone and OnPodReleased. It has many fields because a worker does each step of a Pod's life with another component.
 type Deps struct {
 	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
+	// OnPodReleased is called for each Pod that uses nothing of the node any more: its containers have ended.
+	OnPodReleased func(uid types.UID)
 
 	// Signals are created before the Manager, which handles them from Start on.
 	Signals  *Signals
@@ -260,6 +266,9 @@ func (d *Deps) complete() error {
 	}
 	if d.OnPodGone == nil {
 		d.OnPodGone = func(types.UID) {}
+	}
+	if d.OnPodReleased == nil {
+		d.OnPodReleased = func(types.UID) {}
 	}
 	if d.Allocations == nil {
 		d.Allocations = noAllocations{}

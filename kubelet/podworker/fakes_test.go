@@ -235,6 +235,10 @@ type builder struct {
 	prepareErr error
 }
 
+func (b *builder) PrepareResources(context.Context, *corev1.Pod) error { return nil }
+
+func (b *builder) DeviceStatus(*corev1.Pod, string) []corev1.ResourceStatus { return nil }
+
 func (b *builder) PreparePod(context.Context, *corev1.Pod) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -46,7 +46,10 @@ func (w *worker) report() {
 		Ended:       w.ended(),
 		Failure:     w.failure,
 		Resize:      w.resize.status(),
-		Now:         w.m.deps.Clock.Now(),
+		Devices: func(container string) []corev1.ResourceStatus {
+			return w.m.deps.Builder.DeviceStatus(w.pod, container)
+		},
+		Now: w.m.deps.Clock.Now(),
 	}))
 }
 

@@ -35,6 +35,8 @@ type resize struct {
 	cgroup  cgroupState
 	// requested are the resources last set on a running container, by its id.
 	requested map[string]*runtimeapi.LinuxContainerResources
+	// pinned are the CPUs last set on a running container, by its id.
+	pinned map[string]string
 	// sandbox are the resources last set on the sandbox sandboxID; nil if they are not known.
 	sandbox           *runtimeapi.LinuxContainerResources
 	sandboxID         string
@@ -269,6 +271,7 @@ func (w *worker) actuated(ctx context.Context, step *actuation, err error) {
 	r := &w.resize
 	for _, change := range step.done {
 		r.requested[change.Status.ID] = change.Want
+		r.pinned[change.Status.ID] = change.Want.GetCpusetCpus()
 		w.m.deps.Allocations.Actuate(step.pod, change.Container.Name)
 	}
 	r.sandbox, r.sandboxID = step.sandbox, step.sandboxID
@@ -306,6 +309,7 @@ func (r *resize) status() *status.Resize {
 
 // release records that a Pod does not use resources of the node any more.
 func (m *Manager) release(w *worker) {
+	m.deps.OnPodReleased(w.uid) // before others count on what it had
 	w.released.Store(true)
 	m.mu.Lock()
 	m.countRequests(w, nil)

@@ -26,6 +26,8 @@ type signalBatch struct {
 	wake, changed map[types.UID]struct{}
 	// wakeAll wakes all workers; reconnected makes them read the runtime's state first.
 	wakeAll, reconnected bool
+	// syncAll makes all workers sync again, and wait out their backoffs.
+	syncAll bool
 	// pods are the Pods that the runtime has, if listed is set.
 	pods   []types.UID
 	listed bool
@@ -66,6 +68,9 @@ func (s *Signals) RuntimePods(uids []types.UID) {
 func (s *Signals) RuntimeConnected() {
 	s.add(func(b *signalBatch) { b.wakeAll, b.reconnected = true, true })
 }
+
+// PoolChanged reports that the containers without CPUs of their own run on other CPUs from now on.
+func (s *Signals) PoolChanged() { s.add(func(b *signalBatch) { b.syncAll = true }) }
 
 // SetNetwork reports why the runtime has no network for new sandboxes, or with nil that it has one. Pods on the host's
 // network are started either way; the others wait, with an event that gives the reason.
@@ -114,6 +119,11 @@ func (m *Manager) handleSignals() {
 				w.dirty = w.dirty || batch.reconnected
 				w.retries.clear()
 			})
+		}
+	}
+	if batch.syncAll {
+		for _, w := range m.workers {
+			w.post(func() {})
 		}
 	}
 	for uid := range batch.changed {

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/resources/rejection"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -57,10 +58,20 @@ type prepareError struct{ error }
 // Unwrap returns the cause.
 func (e prepareError) Unwrap() error { return e.error }
 
+// claimsError is an error from preparing a Pod's ResourceClaims.
+type claimsError struct{ error }
+
+// Unwrap returns the cause.
+func (e claimsError) Unwrap() error { return e.error }
+
 // reportSandboxError sends the event of a failed sandbox.
 func (w *worker) reportSandboxError(err error) {
 	if ground := (prepareError{}); errors.As(err, &ground) {
 		w.eventWarning("", "FailedCreatePodContainer", "unable to ensure pod container exists: %s", errorMessage(err))
+		return
+	}
+	if claims := (claimsError{}); errors.As(err, &claims) {
+		w.eventWarning("", "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: %s", errorMessage(err))
 		return
 	}
 	w.eventWarning("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", errorMessage(err))
@@ -102,6 +113,9 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	defer func() { span.End(err) }()
 	if err := w.m.deps.Builder.PreparePod(ctx, pod); err != nil {
 		return "", nil, prepareError{err}
+	}
+	if err := w.m.deps.Builder.PrepareResources(ctx, pod); err != nil {
+		return "", nil, claimsError{err}
 	}
 	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
 	if err != nil {
@@ -194,6 +208,12 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 				return
 			}
 			w.invalidate()
+			var refused *rejection.Error
+			if errors.As(err, &refused) && w.failure == nil && ctx.Err() == nil {
+				w.failure = &status.Failure{Reason: refused.Reason, Message: "Pod was rejected: " + refused.Message}
+				w.eventWarning(name, refused.Reason, "%s", w.failure.Message)
+				return
+			}
 			var f *startError
 			if errors.As(err, &f) {
 				w.waiting[name] = status.Waiting{Reason: f.reason, Message: f.text}

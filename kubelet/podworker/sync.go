@@ -60,6 +60,7 @@ func (w *worker) sync(ctx context.Context) {
 		w.createSandbox(ctx, actions)
 	default:
 		w.actuate(ctx, actions)
+		w.pinContainers(ctx, actions.Pin)
 		for _, kill := range actions.Kill {
 			w.startKill(ctx, kill)
 		}

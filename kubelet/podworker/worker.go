@@ -146,7 +146,7 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		restarting: map[string]bool{}, attempts: map[string]uint32{},
 		retries: retries{}, exitWaiters: map[string][]chan struct{}{},
 	}
-	w.resize.requested = map[string]*runtimeapi.LinuxContainerResources{}
+	w.resize.requested, w.resize.pinned = map[string]*runtimeapi.LinuxContainerResources{}, map[string]string{}
 	if pod != nil {
 		w.resize.desired, w.pod = pod, m.deps.Allocations.Allocated(pod)
 		if w.pod == nil {
@@ -301,6 +301,11 @@ func (w *worker) observe(ctx context.Context) {
 	for id := range w.resize.requested {
 		if !live[id] {
 			delete(w.resize.requested, id)
+		}
+	}
+	for id := range w.resize.pinned {
+		if !live[id] {
+			delete(w.resize.pinned, id)
 		}
 	}
 	for id := range w.terminationMessages {

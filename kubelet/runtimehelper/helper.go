@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +30,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/securitycontext"
 	"github.com/berth-dev/berth/kubelet/userns"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
@@ -72,8 +75,10 @@ type Deps struct {
 	HostIPs func() []string
 	// Allocatable returns the resources that Pods may use: the values of limits that are not set.
 	Allocatable func() corev1.ResourceList
-	Recorder    record.EventRecorder
-	Logger      *slog.Logger
+	// Managers say which CPUs, memory and devices containers have for themselves.
+	Managers *resources.Manager
+	Recorder record.EventRecorder
+	Logger   *slog.Logger
 }
 
 func (d *Deps) validate() error {
@@ -84,7 +89,7 @@ func (d *Deps) validate() error {
 		{"Client", d.Client == nil}, {"Machine", d.Machine == nil}, {"Cgroups", d.Cgroups == nil},
 		{"NodeCgroups", d.NodeCgroups == nil}, {"Volumes", d.Volumes == nil}, {"Objects", d.Objects == nil},
 		{"Services", d.Services == nil}, {"HostIPs", d.HostIPs == nil}, {"Allocatable", d.Allocatable == nil},
-		{"Recorder", d.Recorder == nil}, {"Logger", d.Logger == nil},
+		{"Managers", d.Managers == nil}, {"Recorder", d.Recorder == nil}, {"Logger", d.Logger == nil},
 	} {
 		if dep.missing {
 			return errors.New("runtimehelper: Deps." + dep.name + " is required")
@@ -146,25 +151,25 @@ func (h *Helper) GroupsPolicy(pod *corev1.Pod) error {
 
 // rebuild replaces the builder of CRI configurations.
 func (h *Helper) rebuild(recursiveReadOnly bool) {
-	resources := cm.DetectResourceOptions()
-	resources.SwapBehavior, resources.NoCPUQuota = h.config.SwapBehavior, h.config.NoCPUQuota
-	resources.QuotaPeriod = h.config.CPUQuotaPeriod.Microseconds()
+	options := cm.DetectResourceOptions()
+	options.SwapBehavior, options.NoCPUQuota = h.config.SwapBehavior, h.config.NoCPUQuota
+	options.QuotaPeriod = h.config.CPUQuotaPeriod.Microseconds()
 	if single := h.config.SingleProcessOOMKill; single != nil {
-		resources.SingleProcessOOMKill = *single
+		options.SingleProcessOOMKill = *single
 	}
 	info, err := h.deps.Machine.Info()
 	if err != nil {
 		h.deps.Logger.Warn("failed to read the machine's memory and swap", "error", err)
 	}
-	resources.MemoryCapacity, resources.SwapCapacity = info.Memory, info.Swap
-	resources.MemoryQoS = h.config.MemoryQoS
-	resources.AllocatableMemory = func() int64 {
+	options.MemoryCapacity, options.SwapCapacity = info.Memory, info.Swap
+	options.MemoryQoS = h.config.MemoryQoS
+	options.AllocatableMemory = func() int64 {
 		allocatable := h.deps.Allocatable()
 		return allocatable.Memory().Value()
 	}
 	h.builder.Store(kuberuntime.NewBuilder(kuberuntime.Config{
 		PodLogsDir: h.config.PodLogsDir, SeccompRoot: filepath.Join(h.config.RootDir, "seccomp"), DNS: h.config.DNS,
-		Resources: resources, RecursiveReadOnly: recursiveReadOnly, SeccompDefault: h.config.SeccompDefault,
+		Resources: options, RecursiveReadOnly: recursiveReadOnly, SeccompDefault: h.config.SeccompDefault,
 	}))
 }
 
@@ -185,6 +190,11 @@ func (h *Helper) PreparePod(ctx context.Context, pod *corev1.Pod) error {
 		return fmt.Errorf("create cgroup of Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
+}
+
+// PrepareResources implements podworker.Builder.
+func (h *Helper) PrepareResources(ctx context.Context, pod *corev1.Pod) error {
+	return h.deps.Managers.PreparePod(ctx, pod)
 }
 
 // Sandbox implements podworker.Builder.
@@ -285,11 +295,45 @@ func (h *Helper) Container(ctx context.Context, req podworker.ContainerRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return builder.ContainerConfig(kuberuntime.ContainerInputs{
+	build := kuberuntime.ContainerInputs{
 		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.ImageUserOf(req.Image),
 		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted), ExtraGroups: supplementalGroups(pod, mounted),
 		UserNamespace: users,
-	})
+	}
+	if err := h.addDevices(ctx, &build); err != nil {
+		return nil, err
+	}
+	config, err := builder.ContainerConfig(build)
+	if err != nil {
+		return nil, err
+	}
+	h.pin(pod, c, config.Linux.Resources)
+	return config, nil
+}
+
+// addDevices adds what the container's devices need. Variables of the container itself come after those, and hold.
+func (h *Helper) addDevices(ctx context.Context, to *kuberuntime.ContainerInputs) error {
+	options, err := h.deps.Managers.PrepareContainer(ctx, to.Pod, to.Start.Container)
+	if err != nil || options == nil {
+		return err
+	}
+	var env []envvars.Var
+	for _, name := range slices.Sorted(maps.Keys(options.Envs)) {
+		env = append(env, envvars.Var{Name: name, Value: options.Envs[name]})
+	}
+	to.Env = append(env, to.Env...)
+	to.Mounts, to.Devices = append(to.Mounts, options.Mounts...), append(to.Devices, options.Devices...)
+	to.CDIDevices, to.Annotations = options.CDIDevices, options.Annotations
+	return nil
+}
+
+// pin sets the CPUs and the NUMA nodes that the container runs on. No quota limits the time of CPUs that no other container has.
+func (h *Helper) pin(pod *corev1.Pod, c *corev1.Container, to *runtimeapi.LinuxContainerResources) {
+	pin := h.deps.Managers.Pin(pod.UID, c.Name)
+	to.CpusetCpus, to.CpusetMems = pin.CPUs, pin.Memory
+	if pin.Exclusive && !h.config.NoCPUQuota {
+		to.CpuQuota = -1
+	}
 }
 
 // imageName returns a name by which containerd finds an image to mount: it does not find an image by ID that was not
@@ -345,7 +389,14 @@ func (h *Helper) subPath(ctx context.Context, req kuberuntime.SubPathRequest) (s
 
 // Resources implements podworker.Builder.
 func (h *Helper) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
-	return h.builder.Load().Resources(pod, c)
+	out := h.builder.Load().Resources(pod, c)
+	h.pin(pod, c, out)
+	return out
+}
+
+// DeviceStatus implements podworker.Builder.
+func (h *Helper) DeviceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
+	return h.deps.Managers.DeviceStatus(pod.UID, container)
 }
 
 // SandboxResources implements podworker.Builder.
@@ -373,6 +424,9 @@ func (h *Helper) SetClassRequests(ctx context.Context, requests cm.Requests) err
 // ReleasePod implements podworker.Builder.
 func (h *Helper) ReleasePod(ctx context.Context, uid types.UID) error {
 	if err := h.deps.NodeCgroups.Wait(ctx); err != nil {
+		return err
+	}
+	if err := h.deps.Managers.UnpreparePod(ctx, uid); err != nil {
 		return err
 	}
 	if err := h.deps.Cgroups.RemovePod(ctx, uid); err != nil {

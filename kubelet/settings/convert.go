@@ -103,6 +103,9 @@ func Convert(in *Configuration) (*Settings, error) {
 			Events: agent.EventConfig{QPS: cmp.Or(float32(*c.EventRecordQPS), defaultEventQPS), Burst: cmp.Or(int(c.EventBurst), defaultEventBurst)},
 		},
 	}
+	if out.Agent.Managers, err = convertManagers(c); err != nil {
+		return nil, err
+	}
 	out.Agent.Source, out.Agent.Tracing = out.Source, c.Tracing
 	out.Agent.KernelDefaults = agent.SetKernelDefaults
 	if c.ProtectKernelDefaults {

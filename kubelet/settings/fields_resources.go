@@ -52,27 +52,36 @@ func reservationFields() []Field {
 
 func managerFields() []Field {
 	return []Field{
-		{Path: "cpuManagerPolicy", Flag: "cpu-manager-policy", Support: Refused, Does: "gives containers CPUs of their own",
-			Limit: "want none: this kubelet has no CPU manager yet"},
-		{Path: "cpuManagerPolicyOptions", Flag: "cpu-manager-policy-options", Support: Refused, Does: "options of the CPU manager's policy",
-			Limit: "want none: the policy none has no options"},
+		{Path: "cpuManagerPolicy", Flag: "cpu-manager-policy", Support: Honoured,
+			Does: "static gives containers of Guaranteed Pods that request whole CPUs CPUs of their own; it needs reserved CPUs"},
+		{Path: "cpuManagerPolicyOptions", Flag: "cpu-manager-policy-options", Support: Limited,
+			Does: "options of the policy static: full-pcpus-only, distribute-cpus-across-numa, strict-cpu-reservation, " +
+				"prefer-align-cpus-by-uncorecache: 'true'",
+			Limit: "align-by-socket and distribute-cpus-across-cores are alpha features of Kubernetes that this kubelet does not have", Limits: hasAlphaCPUOption},
 		{Path: "cpuManagerReconcilePeriod", Flag: "cpu-manager-reconcile-period", Support: Moot,
-			Does: "how often the CPU manager reconciles; the policy none has nothing to reconcile"},
-		{Path: "memoryManagerPolicy", Flag: "memory-manager-policy", Support: Refused, Does: "gives containers memory of chosen NUMA nodes",
-			Limit: "want None: this kubelet has no memory manager yet"},
-		{Path: "reservedMemory", Flag: "reserved-memory", Support: Refused, Does: "what the memory manager reserves of each NUMA node",
-			Limit: "want none: this kubelet has no memory manager yet"},
-		{Path: "topologyManagerPolicy", Flag: "topology-manager-policy", Support: Refused, Does: "aligns the resources of a Pod on NUMA nodes",
-			Limit: "want none: this kubelet has no topology manager yet"},
-		{Path: "topologyManagerScope", Flag: "topology-manager-scope", Support: Moot,
-			Does: "what the topology manager aligns, containers or Pods; the policy none aligns nothing"},
-		{Path: "topologyManagerPolicyOptions", Flag: "topology-manager-policy-options", Support: Refused, Does: "options of the topology manager's policy",
-			Limit: "want none: this kubelet has no topology manager yet"},
+			Does: "how often the CPU manager compares the CPUs of containers with those that it has chosen; this kubelet changes them at once"},
+		{Path: "memoryManagerPolicy", Flag: "memory-manager-policy", Support: Honoured,
+			Does: "Static gives containers of Guaranteed Pods memory of chosen NUMA nodes"},
+		{Path: "reservedMemory", Flag: "reserved-memory", Support: Honoured,
+			Does: "with the policy Static: what the memory manager reserves of each NUMA node, together as much as systemReserved, kubeReserved and evictionHard"},
+		{Path: "topologyManagerPolicy", Flag: "topology-manager-policy", Support: Honoured,
+			Does: "aligns CPUs, memory and devices on NUMA nodes: best-effort tries to, restricted and single-numa-node reject other Pods"},
+		{Path: "topologyManagerScope", Flag: "topology-manager-scope", Support: Honoured,
+			Does: "what the topology manager aligns: the resources of each container, or of a pod as a whole"},
+		{Path: "topologyManagerPolicyOptions", Flag: "topology-manager-policy-options", Support: Honoured,
+			Does: "options of a policy but none: prefer-closest-numa-nodes: 'true', max-allowable-numa-nodes: '16'"},
 		{Path: "memoryThrottlingFactor", Support: Honoured,
 			Does: "with the feature gate MemoryQoS and cgroup v2: where between its request and its limit of memory the kernel slows a container down"},
 		{Path: "memoryReservationPolicy", Support: Honoured,
 			Does: "with the feature gate MemoryQoS and cgroup v2: whether the kernel keeps requested memory from being reclaimed (None, TieredReservation)"},
 	}
+}
+
+// alphaCPUOptions are the options of the CPU manager that Kubernetes has as alpha features.
+func alphaCPUOptions() []string { return []string{"align-by-socket", "distribute-cpus-across-cores"} }
+
+func hasAlphaCPUOption(c *Configuration) bool {
+	return slices.ContainsFunc(alphaCPUOptions(), func(name string) bool { _, set := c.CPUManagerPolicyOptions[name]; return set })
 }
 
 func evictionFields() []Field {

@@ -66,8 +66,14 @@ func samples() map[string]struct{ needs, text string } {
 		"memoryReservationPolicy": {"featureGates: {MemoryQoS: true}",
 			"featureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation"},
 		"shutdownGracePeriodCriticalPods": {"shutdownGracePeriod: 30s", "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s"},
-		"systemCgroups":                   {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
-		"systemReservedCgroup":            {"", "systemReservedCgroup: /s"},
+		"cpuManagerPolicy":                {"kubeReserved: {cpu: 1}", "kubeReserved: {cpu: 1}\ncpuManagerPolicy: static"},
+		"cpuManagerPolicyOptions": {"kubeReserved: {cpu: 1}\ncpuManagerPolicy: static",
+			"kubeReserved: {cpu: 1}\ncpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}"},
+		"topologyManagerScope": {"topologyManagerPolicy: restricted", "topologyManagerPolicy: restricted\ntopologyManagerScope: pod"},
+		"topologyManagerPolicyOptions": {"topologyManagerPolicy: restricted",
+			"topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}"},
+		"systemCgroups":        {"cgroupRoot: /", "cgroupRoot: /\nsystemCgroups: /s"},
+		"systemReservedCgroup": {"", "systemReservedCgroup: /s"},
 		"evictionSoft": {"evictionSoftGracePeriod: {memory.available: 1m}",
 			"evictionSoftGracePeriod: {memory.available: 1m}\nevictionSoft: {memory.available: 1Gi}"},
 		"evictionSoftGracePeriod":      {"", "evictionSoftGracePeriod: {memory.available: 1m}"},
@@ -174,6 +180,9 @@ kubeReserved: {cpu: 100m}
 reservedSystemCPUs: 0-1
 kubeReservedCgroup: /k
 enforceNodeAllocatable: [none]
+memoryManagerPolicy: Static
+reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
+topologyManagerPolicy: restricted
 evictionHard: {imagefs.available: 50%}
 evictionPressureTransitionPeriod: 30s
 evictionMaxPodGracePeriod: 30
@@ -218,16 +227,11 @@ func TestOtherFieldsAreRefusedOrWarnedAbout(t *testing.T) {
 		"cgroupsPerQOS":                             "cgroupsPerQOS: false\nenforceNodeAllocatable: [none]",
 		"localStorageCapacityIsolation":             "localStorageCapacityIsolation: false",
 		"qosReserved":                               "qosReserved: {memory: 50%}",
-		"cpuManagerPolicy":                          "cpuManagerPolicy: static",
-		"cpuManagerPolicyOptions":                   "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
-		"memoryManagerPolicy":                       "memoryManagerPolicy: Static",
-		"reservedMemory":                            "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]",
-		"topologyManagerPolicy":                     "topologyManagerPolicy: restricted",
-		"topologyManagerPolicyOptions":              "topologyManagerPolicyOptions: {a: b}",
 		"logging.options.text.splitStream":          "logging: {options: {text: {splitStream: true}}}",
 		"logging.options.text.infoBufferSize":       "logging: {options: {text: {infoBufferSize: 1Ki}}}",
 		"logging.options.json.splitStream":          "logging: {options: {json: {splitStream: true}}}",
 		"logging.options.json.infoBufferSize":       "logging: {options: {json: {infoBufferSize: 1Ki}}}",
+		"cpuManagerPolicyOptions":                   "kubeReserved: {cpu: 1}\ncpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
 		"iptablesMasqueradeBit":                     "iptablesMasqueradeBit: 3",
 		"iptablesDropBit":                           "iptablesDropBit: 3",
 		"featureGates":                              "featureGates: {AllAlpha: true}",

@@ -28,9 +28,7 @@ var gateTable string
 func differentHere() map[string]bool {
 	here := map[string]bool{}
 	for _, name := range []string{
-		"CPUManagerPolicyBetaOptions", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
-		"KubeletPodResourcesListUseActivePods", "ResourceHealthStatus",
-		"ResourceHealthStatusMessage", "TopologyManagerPolicyBetaOptions", "WindowsGracefulNodeShutdown",
+		"WindowsGracefulNodeShutdown",
 	} {
 		here[name] = false
 	}

@@ -82,6 +82,8 @@ type Input struct {
 	Ended bool
 	// Resize is the progress of a change of the Pod's resources; nil if there is none.
 	Resize *Resize
+	// Devices returns the health of the devices that a container has from device plugins and claims; nil for none.
+	Devices func(container string) []corev1.ResourceStatus
 	// Failure, if set, makes the phase Failed once the Pod has ended.
 	Failure *Failure
 	Now     time.Time

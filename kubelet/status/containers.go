@@ -263,6 +263,9 @@ func setResources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old
 		return
 	}
 	s.AllocatedResources = c.Resources.Requests
+	if in.Devices != nil {
+		s.AllocatedResourcesStatus = in.Devices(c.Name)
+	}
 	if old != nil && old.Resources != nil && in.Resize != nil && in.Resize.PendingContainers[c.Name] {
 		s.Resources = old.Resources
 		return

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/kubelet/resources"
+	"github.com/berth-dev/berth/kubelet/resources/podresources"
+)
+
+// newManagers returns the managers of what containers do not share with others.
+func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
+	config := base.config.Managers
+	config.Dir, config.NodeName = base.config.RootDir, base.config.Node.Name
+	enforcement := &base.config.Cgroups.Enforcement
+	reserved := enforcement.KubeReserved.Cpu().DeepCopy()
+	reserved.Add(*enforcement.SystemReserved.Cpu())
+	config.ReservedCPUCount = int(reserved.Value()) // rounded up
+	var err error
+	if config.ReservedCPUs, err = cpuset.Parse(base.config.Cgroups.ReservedCPUs); err != nil {
+		return nil, fmt.Errorf("read the reserved CPUs %q: %w", base.config.Cgroups.ReservedCPUs, err)
+	}
+	if config.StaticMemory {
+		if err := checkReservedMemory(n, &config); err != nil {
+			return nil, err
+		}
+	}
+	managers, err := resources.New(resources.Deps{
+		Client: base.deps.Client, OnPoolChanged: base.signals.PoolChanged, OnDevicesChanged: func() { n.manager.DevicesChanged() }, OnHealthChanged: base.signals.Wake,
+		Clock: base.deps.Clock, Logger: base.logger("resources"),
+	}, config)
+	if err != nil {
+		return nil, err
+	}
+	base.metrics.main.MustRegister(managers.Collectors()...)
+	return managers, nil
+}
+
+// checkReservedMemory compares what is reserved of the NUMA nodes with what is reserved of the node.
+func checkReservedMemory(n *nodeComponents, config *resources.Config) error {
+	capacity, allocatable, err := n.manager.Resources()
+	if err != nil {
+		return err
+	}
+	for name, all := range capacity {
+		if name != corev1.ResourceMemory && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			continue
+		}
+		all.Sub(allocatable[name])
+		sum := int64(0)
+		for _, amounts := range config.ReservedMemory {
+			sum += int64(amounts[name])
+		}
+		if all.Value() != sum {
+			return fmt.Errorf("memory manager policy Static: reservedMemory reserves %s of %s, and kubeReserved, systemReserved and "+
+				"evictionHard together %s: want the same amount", resource.NewQuantity(sum, resource.BinarySI), name, all.String())
+		}
+	}
+	return nil
+}
+
+// startManagers serves device plugins and the podresources socket, and takes back what Pods have that ended while no kubelet ran.
+func (p *podComponents) startManagers(root string, managers *resources.Manager) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		server, err := podresources.New(podresources.Deps{
+			Source: managers, Pods: p.workers.ActivePods, Metrics: managers.Metrics(),
+		}, root)
+		if err != nil {
+			return err
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(contain.Func("agent.podresources", "", func() error { return server.Start(ctx) }))
+		group.Go(contain.Func("agent.managers", "", func() error { return managers.Start(ctx) }))
+		group.Go(contain.Func("agent.managers", "", func() error {
+			select {
+			case <-p.workers.Ready():
+				managers.Retain(p.workers.Has)
+			case <-ctx.Done():
+			}
+			return nil
+		}))
+		return group.Wait()
+	}
+}

@@ -1,0 +1,357 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/wakeup"
+)
+
+// Deps holds what a Manager needs. Clock and Logger may be nil.
+type Deps struct {
+	// Client reads ResourceClaims and deletes ResourceSlices of drivers that are gone.
+	Client kubernetes.Interface
+	Clock  clock.Clock
+	Logger *slog.Logger
+}
+
+// Config holds the values of a Manager.
+type Config struct {
+	// Root is the kubelet's directory, NodeName the node's name.
+	Root, NodeName string
+}
+
+// Manager prepares and unprepares claims. It is safe for concurrent use.
+type Manager struct {
+	deps    Deps
+	config  Config
+	metrics *metrics
+	wake    wakeup.Signal // set when orphans may be unprepared
+
+	mu      sync.Mutex // guards all below
+	claims  map[key]*claim
+	drivers map[string]*driver
+	// busy are claims of which a driver is being asked; the channel is closed when it has responded.
+	busy map[key]chan struct{}
+	// orphans are Pods that ended while no kubelet ran, and whose claims are still prepared.
+	orphans map[types.UID]bool
+}
+
+// New returns a Manager. Open comes before all other methods.
+func New(deps Deps, config Config) (*Manager, error) {
+	if deps.Client == nil {
+		return nil, errors.New("claims: Deps.Client is required")
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
+		deps: deps, config: config, metrics: newMetrics(), wake: wakeup.NewSignal(), claims: map[key]*claim{}, drivers: map[string]*driver{},
+		busy: map[key]chan struct{}{}, orphans: map[types.UID]bool{},
+	}, nil
+}
+
+func (m *Manager) stateFile() string { return filepath.Join(m.config.Root, StateFile) }
+
+// Open reads the state file. A damaged one is an error: without it prepared devices could be given to others.
+func (m *Manager) Open() error {
+	held, err := readState(m.stateFile())
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.claims = held
+	return nil
+}
+
+// save writes the state file. The caller holds mu.
+func (m *Manager) save() error { return writeState(m.stateFile(), m.claims) }
+
+// lock waits until no driver is asked about the claim, and keeps others from asking until unlock is called.
+func (m *Manager) lock(ctx context.Context, k key) (unlock func(), err error) {
+	for {
+		m.mu.Lock()
+		other := m.busy[k]
+		if other == nil {
+			mine := make(chan struct{})
+			m.busy[k] = mine
+			m.mu.Unlock()
+			return func() {
+				m.mu.Lock()
+				delete(m.busy, k)
+				m.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the driver of ResourceClaim %s/%s: %w", k.namespace, k.name, ctx.Err())
+		}
+	}
+}
+
+// Prepare has the drivers prepare the claims of a Pod. It may be called again.
+func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
+	names, err := claimNames(pod)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	start := m.deps.Clock.Now()
+	for _, name := range names {
+		if err = m.prepare(ctx, pod, name); err != nil {
+			err = fmt.Errorf("prepare dynamic resources: %w", err)
+			break
+		}
+	}
+	m.metrics.observe("PrepareResources", m.deps.Clock.Since(start), err)
+	return err
+}
+
+func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, name string) error {
+	k := key{pod.Namespace, name}
+	unlock, err := m.lock(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	object, err := m.deps.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
+	}
+	if err := check(pod, object); err != nil {
+		return err
+	}
+	c, err := m.refer(k, object, pod.UID)
+	if err != nil || c.prepared {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.DriverState)) {
+		devices, err := m.ask(ctx, name, c)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		c.DriverState[name] = driverState{Devices: devices}
+		m.mu.Unlock()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.prepared = true
+	return m.save()
+}
+
+// refer records on the disk that the Pod uses the claim, before a driver is asked for it.
+func (m *Manager) refer(k key, object *resourceapi.ResourceClaim, uid types.UID) (*claim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.claims[k]
+	if c == nil {
+		c = &claim{
+			ClaimUID: object.UID, ClaimName: object.Name, Namespace: object.Namespace, PodUIDs: sets.New[string](),
+			DriverState: map[string]driverState{},
+		}
+		for _, result := range object.Status.Allocation.Devices.Results {
+			c.DriverState[result.Driver] = driverState{}
+		}
+	}
+	if c.ClaimUID != object.UID {
+		return nil, fmt.Errorf("an earlier ResourceClaim %s/%s with UID %s is still prepared: its Pod has not ended", k.namespace, k.name, c.ClaimUID)
+	}
+	if m.claims[k] != nil && c.PodUIDs.Has(string(uid)) {
+		return c, nil
+	}
+	m.claims[k] = c
+	c.PodUIDs.Insert(string(uid))
+	return c, m.save()
+}
+
+// check returns an error unless the claim is the Pod's to use.
+func check(pod *corev1.Pod, object *resourceapi.ResourceClaim) error {
+	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == "Pod" && owner.UID != pod.UID {
+		return fmt.Errorf("ResourceClaim %s/%s was not created for pod %s/%s", object.Namespace, object.Name, pod.Namespace, pod.Name)
+	}
+	reserved := slices.ContainsFunc(object.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
+	if !reserved {
+		return fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", pod.Name, pod.UID, object.Name, object.UID)
+	}
+	if object.Status.Allocation == nil {
+		return fmt.Errorf("ResourceClaim %s: it is not allocated", object.Name)
+	}
+	return nil
+}
+
+// ask has a driver prepare a claim.
+func (m *Manager) ask(ctx context.Context, name string, c *claim) ([]device, error) {
+	d, err := m.driver(name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := d.client.NodePrepareResources(ctx, &draapi.NodePrepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
+	if err != nil {
+		return nil, fmt.Errorf("NodePrepareResources of driver %s: %w", name, err)
+	}
+	result := resp.Claims[string(c.ClaimUID)]
+	if result == nil {
+		return nil, fmt.Errorf("NodePrepareResources of driver %s skipped ResourceClaim %s", name, c.ClaimName)
+	}
+	if result.Error != "" {
+		return nil, fmt.Errorf("NodePrepareResources failed for ResourceClaim %s: %s", c.ClaimName, result.Error)
+	}
+	var devices []device
+	for _, r := range result.Devices {
+		devices = append(devices, device{
+			PoolName: r.PoolName, DeviceName: r.DeviceName, ShareID: (*types.UID)(r.ShareId), RequestNames: r.RequestNames, CDIDeviceIDs: r.CdiDeviceIds,
+		})
+	}
+	return devices, nil
+}
+
+func (c *claim) reference() *draapi.Claim {
+	return &draapi.Claim{Namespace: c.Namespace, Uid: string(c.ClaimUID), Name: c.ClaimName}
+}
+
+// Unprepare has the drivers unprepare the claims that no other Pod uses. A Pod that has none is no error.
+func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
+	var used []key
+	m.mu.Lock()
+	for k, c := range m.claims {
+		if c.PodUIDs.Has(string(uid)) {
+			used = append(used, k)
+		}
+	}
+	m.mu.Unlock()
+	if len(used) == 0 {
+		return nil
+	}
+	start := m.deps.Clock.Now()
+	var errs []error
+	for _, k := range used {
+		errs = append(errs, m.unprepare(ctx, k, uid))
+	}
+	err := errors.Join(errs...)
+	m.metrics.observe("UnprepareResources", m.deps.Clock.Since(start), err)
+	if err != nil {
+		return fmt.Errorf("unprepare dynamic resources: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) unprepare(ctx context.Context, k key, uid types.UID) error {
+	unlock, err := m.lock(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m.mu.Lock()
+	c := m.claims[k]
+	if c == nil || !c.PodUIDs.Has(string(uid)) {
+		m.mu.Unlock()
+		return nil
+	}
+	if c.PodUIDs.Len() > 1 {
+		c.PodUIDs.Delete(string(uid))
+		defer m.mu.Unlock()
+		return m.save()
+	}
+	names := slices.Sorted(maps.Keys(c.DriverState))
+	m.mu.Unlock()
+	for _, name := range names {
+		if err := m.askBack(ctx, name, c); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.claims, k)
+	return m.save()
+}
+
+// askBack has a driver unprepare a claim.
+func (m *Manager) askBack(ctx context.Context, name string, c *claim) error {
+	d, err := m.driver(name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := d.client.NodeUnprepareResources(ctx, &draapi.NodeUnprepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
+	if err != nil {
+		return fmt.Errorf("NodeUnprepareResources of driver %s: %w", name, err)
+	}
+	result := resp.Claims[string(c.ClaimUID)]
+	if result == nil {
+		return fmt.Errorf("NodeUnprepareResources of driver %s skipped ResourceClaim %s", name, c.ClaimName)
+	}
+	if result.Error != "" {
+		return fmt.Errorf("NodeUnprepareResources failed for ResourceClaim %s: %s", c.ClaimName, result.Error)
+	}
+	return nil
+}
+
+// Retain has the claims of Pods unprepared that are not on the node any more, as soon as their drivers are registered.
+func (m *Manager) Retain(has func(uid types.UID) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.claims {
+		for uid := range c.PodUIDs {
+			if uid := types.UID(uid); !has(uid) {
+				m.orphans[uid] = true
+			}
+		}
+	}
+	m.wake.Notify()
+}
+
+// Start unprepares the claims of Pods that ended while no kubelet ran, and removes the ResourceSlices of drivers that are gone, until
+// ctx ends.
+func (m *Manager) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-m.wake.C():
+		case <-ctx.Done():
+			m.closeDrivers()
+			return nil
+		}
+		m.mu.Lock()
+		orphans := slices.Collect(maps.Keys(m.orphans))
+		m.mu.Unlock()
+		for _, uid := range orphans {
+			err := contain.Do("claims.unprepare", string(uid), func() error { return m.Unprepare(ctx, uid) })
+			if err != nil {
+				m.deps.Logger.Warn("failed to unprepare the claims of a Pod that has ended; trying again when a driver registers", "uid", uid, "error", err)
+				continue
+			}
+			m.mu.Lock()
+			delete(m.orphans, uid)
+			m.mu.Unlock()
+		}
+	}
+}
+
+// callTimeout bounds one request to a driver, which may wait for hardware.
+const callTimeout = 45 * time.Second

@@ -1,0 +1,122 @@
+package claims
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Used reports whether a Pod has claims, its own or one for its extended resources.
+func Used(pod *corev1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil
+}
+
+// claimNames returns the names of the ResourceClaims of a Pod.
+func claimNames(pod *corev1.Pod) ([]string, error) {
+	var names []string
+	for i := range pod.Spec.ResourceClaims {
+		name, err := claimName(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			return nil, err
+		}
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
+		names = append(names, extended.ResourceClaimName)
+	}
+	return names, nil
+}
+
+// claimName returns the name of the ResourceClaim of an entry of the Pod's spec; empty if none was needed.
+func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) {
+	if entry.ResourceClaimName != nil {
+		return *entry.ResourceClaimName, nil
+	}
+	for _, created := range pod.Status.ResourceClaimStatuses {
+		if created.Name == entry.Name {
+			if created.ResourceClaimName == nil {
+				return "", nil
+			}
+			return *created.ResourceClaimName, nil
+		}
+	}
+	return "", fmt.Errorf("pod %s/%s: ResourceClaim of %q was not created yet", pod.Namespace, pod.Name, entry.Name)
+}
+
+// CDIDevices returns the CDI devices of a container. All its claims have to be prepared.
+func (m *Manager) CDIDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.CDIDevice, error) {
+	wanted, err := wants(pod, c)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []*runtimeapi.CDIDevice
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		held := m.claims[key{pod.Namespace, name}]
+		if held == nil {
+			return nil, fmt.Errorf("container %q: ResourceClaim %s/%s is not prepared", c.Name, pod.Namespace, name)
+		}
+		for _, driver := range slices.Sorted(maps.Keys(held.DriverState)) {
+			for _, d := range held.DriverState[driver].Devices {
+				if !d.serves(wanted[name]) {
+					continue
+				}
+				for _, id := range d.CDIDeviceIDs {
+					if !seen[id] {
+						seen[id] = true
+						out = append(out, &runtimeapi.CDIDevice{Name: id})
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// wants returns which requests of which claims a container has; an empty request stands for all of the claim.
+func wants(pod *corev1.Pod, c *corev1.Container) (map[string][]string, error) {
+	out := map[string][]string{}
+	for _, of := range c.Resources.Claims {
+		for i := range pod.Spec.ResourceClaims {
+			if pod.Spec.ResourceClaims[i].Name != of.Name {
+				continue
+			}
+			name, err := claimName(pod, &pod.Spec.ResourceClaims[i])
+			if err != nil {
+				return nil, err
+			}
+			if name != "" {
+				out[name] = append(out[name], of.Request)
+			}
+		}
+	}
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
+		for _, mapping := range extended.RequestMappings {
+			amount, requested := c.Resources.Requests[corev1.ResourceName(mapping.ResourceName)]
+			if mapping.ContainerName == c.Name && requested && !amount.IsZero() {
+				out[extended.ResourceClaimName] = append(out[extended.ResourceClaimName], mapping.RequestName)
+			}
+		}
+	}
+	return out, nil
+}
+
+// serves reports whether the device is for one of the requests. A device without requests is for all of them; of a request that is a
+// list of alternatives, "gpu/large", the first part counts.
+func (d device) serves(requests []string) bool {
+	if len(d.RequestNames) == 0 || slices.Contains(requests, "") {
+		return true
+	}
+	return slices.ContainsFunc(d.RequestNames, func(name string) bool {
+		main, _, _ := strings.Cut(name, "/")
+		return slices.Contains(requests, name) || slices.Contains(requests, main)
+	})
+}

@@ -1,0 +1,56 @@
+package resources
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/resources/claims"
+	"github.com/berth-dev/berth/kubelet/resources/devices"
+)
+
+// PrepareContainer makes ready what a container has for itself, before each start of it, and returns what it gets with that; nil for
+// nothing. A *rejection.Error says that the container can never start.
+func (m *Manager) PrepareContainer(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*devices.Options, error) {
+	out, err := m.devices.Prepare(ctx, pod, c)
+	if err != nil || !claims.Used(pod) {
+		return out, err
+	}
+	claimed, err := m.claims.CDIDevices(pod, c)
+	if err != nil || len(claimed) == 0 {
+		return out, err
+	}
+	if out == nil {
+		out = &devices.Options{}
+	}
+	for _, d := range claimed {
+		if !slices.ContainsFunc(out.CDIDevices, func(have *runtimeapi.CDIDevice) bool { return have.Name == d.Name }) {
+			out.CDIDevices = append(out.CDIDevices, d)
+		}
+	}
+	return out, nil
+}
+
+// PreparePod has the drivers prepare the claims of a Pod, before its sandbox is created. It may be called again.
+func (m *Manager) PreparePod(ctx context.Context, pod *corev1.Pod) error {
+	if !claims.Used(pod) {
+		return nil
+	}
+	return m.claims.Prepare(ctx, pod)
+}
+
+// UnpreparePod has the drivers unprepare the claims of a Pod whose containers have ended. It may be called again.
+func (m *Manager) UnpreparePod(ctx context.Context, uid types.UID) error {
+	return m.claims.Unprepare(ctx, uid)
+}
+
+// Devices returns how many devices of each resource the node has, and how many of them containers may get.
+func (m *Manager) Devices() (capacity, allocatable corev1.ResourceList) { return m.devices.Resources() }
+
+// DeviceStatus returns the health of a container's devices, for the status of its Pod.
+func (m *Manager) DeviceStatus(uid types.UID, container string) []corev1.ResourceStatus {
+	return m.devices.Status(string(uid), container)
+}

@@ -1,0 +1,131 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/unixsock"
+)
+
+// connectTimeout bounds the first requests to a plugin, which its registration waits for.
+const connectTimeout = 10 * time.Second
+
+// plugin is a connection to a device plugin.
+type plugin struct {
+	resource, socket string
+	conn             *grpc.ClientConn
+	client           pluginapi.DevicePluginClient
+	options          *pluginapi.DevicePluginOptions
+	cancel           context.CancelFunc // ends watching its devices
+}
+
+// connect connects to the plugin at the socket and asks for its options.
+func connect(ctx context.Context, resource, socket string) (*plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+resource, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, socket) }))
+	if err != nil {
+		return nil, fmt.Errorf("connect to device plugin %s at %s: %w", resource, socket, err)
+	}
+	p := &plugin{resource: resource, socket: socket, conn: conn, client: pluginapi.NewDevicePluginClient(conn)}
+	if p.options, err = p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true)); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("read the options of device plugin %s at %s: %w", resource, socket, err)
+	}
+	return p, nil
+}
+
+// register makes the plugin that of its resource, in place of the one before.
+func (m *Manager) register(ctx context.Context, resource, socket string) error {
+	m.deps.Metrics.DeviceRegistrations.WithLabelValues(resource).Inc()
+	p, err := connect(ctx, resource, socket)
+	if err != nil {
+		m.deps.Logger.Warn("failed to register device plugin", "resource", resource, "error", err)
+		return err
+	}
+	m.mu.Lock()
+	if m.running == nil || m.running.Err() != nil {
+		m.mu.Unlock()
+		_ = p.conn.Close()
+		return fmt.Errorf("register device plugin %s: the kubelet is stopping", resource)
+	}
+	watching, cancel := context.WithCancel(m.running)
+	p.cancel = cancel
+	of := m.pools[resource]
+	if of == nil {
+		of = &pool{devices: map[string]device{}}
+		m.pools[resource] = of
+	}
+	if of.removal != nil {
+		of.removal.Stop()
+	}
+	if of.plugin != nil {
+		of.plugin.cancel()
+	}
+	of.plugin, of.devices = p, map[string]device{}
+	delete(m.removed, resource)
+	m.connections.Go(contain.Guard("devices.watch", resource, func() { m.watch(watching, p) }))
+	m.mu.Unlock()
+	m.deps.Logger.Info("device plugin registered", "resource", resource, "socket", socket)
+	return nil
+}
+
+// watch takes the devices of a plugin until the connection ends.
+func (m *Manager) watch(ctx context.Context, p *plugin) {
+	defer func() { _ = p.conn.Close() }()
+	defer m.disconnected(p)
+	stream, err := p.client.ListAndWatch(ctx, &pluginapi.Empty{})
+	for err == nil {
+		var list *pluginapi.ListAndWatchResponse
+		if list, err = stream.Recv(); err == nil {
+			m.update(p.resource, p, list.Devices)
+		}
+	}
+	if ctx.Err() == nil {
+		m.deps.Logger.Warn("device plugin is gone; its devices are unhealthy until it registers again", "resource", p.resource, "error", err)
+	}
+}
+
+// disconnected records that the plugin is gone: its devices are not healthy, and are forgotten some time later.
+func (m *Manager) disconnected(p *plugin) {
+	p.cancel()
+	m.mu.Lock()
+	of := m.pools[p.resource]
+	if of == nil || of.plugin != p {
+		m.mu.Unlock()
+		return
+	}
+	before := of.devices
+	of.plugin, of.devices = nil, map[string]device{}
+	for id, d := range before {
+		of.devices[id] = device{nodes: d.nodes}
+	}
+	pods := m.affected(p.resource, before, of.devices)
+	stopping := m.running.Err() != nil
+	if !stopping {
+		m.scheduleRemoval(p.resource)
+	}
+	m.mu.Unlock()
+	if !stopping {
+		m.saveLogged()
+		m.notify(pods)
+	}
+}
+
+// connection returns the plugin of a resource, nil if none is connected.
+func (m *Manager) connection(resource string) *plugin {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.pools[resource]; p != nil {
+		return p.plugin
+	}
+	return nil
+}

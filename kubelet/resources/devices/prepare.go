@@ -1,0 +1,243 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-dev/berth/kubelet/resources/rejection"
+)
+
+// Options are what a container gets with its devices.
+type Options struct {
+	Envs        map[string]string
+	Mounts      []*runtimeapi.Mount
+	Devices     []*runtimeapi.Device
+	CDIDevices  []*runtimeapi.CDIDevice
+	Annotations map[string]string
+}
+
+// Prepare has the plugins allocate the container's devices, once, and prepare them for each start of it. A *rejection.Error says
+// that the container cannot have them; after another error Prepare is to be called again.
+func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*Options, error) {
+	m.mu.Lock()
+	requests := m.requests(pod, c)
+	m.mu.Unlock()
+	if len(requests) == 0 {
+		return nil, nil
+	}
+	uid, changed := string(pod.UID), false
+	for _, name := range sortedKeys(requests) {
+		allocated, err := m.allocated(ctx, pod, c, name, requests[name])
+		if err != nil {
+			return nil, err
+		}
+		changed = changed || allocated
+	}
+	if changed {
+		if err := m.save(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range sortedKeys(requests) {
+		if err := m.preStart(ctx, uid, c.Name, name); err != nil {
+			return nil, err
+		}
+	}
+	return m.options(uid, c.Name), nil
+}
+
+// allocated has the plugin allocate the container's devices of one resource, unless it has. It reports whether it did so now.
+func (m *Manager) allocated(ctx context.Context, pod *corev1.Pod, c *corev1.Container, name string, n int) (bool, error) {
+	m.mu.Lock()
+	g := m.given.get(string(pod.UID), c.Name, name)
+	if g == nil {
+		// The process that admitted the Pod ended before the plugin allocated anything.
+		var err error
+		p := m.pools[name]
+		if p == nil {
+			err = fmt.Errorf("cannot allocate unregistered device %s", name)
+		} else {
+			reusable := m.reusable
+			m.reusable = nil
+			g, err = m.choose(p, name, n, 0)
+			m.reusable = reusable
+		}
+		if err != nil {
+			m.mu.Unlock()
+			return false, rejection.From(err)
+		}
+		m.given.set(string(pod.UID), c.Name, name, g)
+	}
+	done := g.response != nil
+	m.mu.Unlock()
+	if done {
+		return false, nil
+	}
+	p := m.connection(name)
+	if p == nil {
+		return false, fmt.Errorf("allocate devices %s: the device plugin is not connected", name)
+	}
+	if err := m.prefer(ctx, p, g, n); err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	ids := g.devices.ids()
+	m.mu.Unlock()
+	start := time.Now()
+	resp, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
+	m.deps.Metrics.DeviceAllocation.WithLabelValues(name).Observe(time.Since(start).Seconds())
+	if err != nil {
+		return false, refused(ctx, fmt.Errorf("device plugin %s does not allocate devices %v: %w", name, ids, err))
+	}
+	if len(resp.ContainerResponses) == 0 {
+		return false, rejection.From(fmt.Errorf("no containers return in allocation response of device plugin %s", name))
+	}
+	m.mu.Lock()
+	g.response = resp.ContainerResponses[0]
+	m.mu.Unlock()
+	return true, nil
+}
+
+// refused makes the error of a plugin one that the Pod fails with, unless the plugin was not reached.
+func refused(ctx context.Context, err error) error {
+	var known interface{ GRPCStatus() *status.Status }
+	if ctx.Err() != nil || errors.As(err, &known) && known.GRPCStatus().Code() == codes.Unavailable {
+		return err
+	}
+	return rejection.From(err)
+}
+
+// prefer exchanges the reserved devices for those that the plugin prefers, as far as these are free.
+func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error {
+	if !p.options.GetGetPreferredAllocationAvailable() {
+		return nil
+	}
+	m.mu.Lock()
+	available, must := m.offer(p.resource, g, n), slices.Clone(g.reused)
+	m.mu.Unlock()
+	if len(available) <= n {
+		return nil
+	}
+	resp, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: available, MustIncludeDeviceIDs: must, AllocationSize: int32(n),
+		}},
+	})
+	if err != nil {
+		return refused(ctx, fmt.Errorf("device plugin %s: GetPreferredAllocation: %w", p.resource, err))
+	}
+	if len(resp.ContainerResponses) == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.pools[p.resource]
+	if of == nil {
+		return nil
+	}
+	still := m.offer(p.resource, g, n)
+	chosen := must
+	for _, id := range slices.Concat(resp.ContainerResponses[0].DeviceIDs, g.devices.ids()) {
+		if len(chosen) < n && slices.Contains(still, id) && !slices.Contains(chosen, id) {
+			chosen = append(chosen, id)
+		}
+	}
+	if len(chosen) == n {
+		g.devices = of.placed(chosen)
+	}
+	return nil
+}
+
+// offer returns the devices from which n may be chosen for a grant: its own, and free ones, those on its NUMA nodes only if they
+// suffice. The caller holds mu.
+func (m *Manager) offer(name string, g *grant, n int) []string {
+	of := m.pools[name]
+	own := g.devices.ids()
+	if of == nil {
+		return own
+	}
+	all := slices.Concat(own, m.free(name))
+	if len(g.nodes) > 0 {
+		aligned := slices.DeleteFunc(slices.Clone(all), func(id string) bool {
+			return !slices.Contains(g.reused, id) && !slices.ContainsFunc(of.devices[id].nodes, func(node int) bool { return slices.Contains(g.nodes, node) })
+		})
+		if len(aligned) >= n {
+			all = aligned
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// preStart has the plugin prepare the devices for a start of the container, if it wants to.
+func (m *Manager) preStart(ctx context.Context, uid, container, name string) error {
+	p := m.connection(name)
+	if p == nil {
+		return nil // what it has allocated is known
+	}
+	if !p.options.GetPreStartRequired() {
+		return nil
+	}
+	m.mu.Lock()
+	ids := m.given.get(uid, container, name).devices.ids()
+	m.mu.Unlock()
+	if _, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids}); err != nil {
+		return fmt.Errorf("device plugin %s: PreStartContainer: %w", name, err)
+	}
+	return nil
+}
+
+// options merges what the plugins have responded for a container. Of two values for the same thing the first one holds, by the names
+// of the resources.
+func (m *Manager) options(uid, container string) *Options {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := &Options{Envs: map[string]string{}, Annotations: map[string]string{}}
+	devices, mounts, cdi := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, name := range sortedKeys(m.given[uid][container]) {
+		resp := m.given[uid][container][name].response
+		addMissing(out.Envs, resp.GetEnvs())
+		addMissing(out.Annotations, resp.GetAnnotations())
+		for _, d := range resp.GetDevices() {
+			if !devices[d.ContainerPath] {
+				devices[d.ContainerPath] = true
+				out.Devices = append(out.Devices, &runtimeapi.Device{ContainerPath: d.ContainerPath, HostPath: d.HostPath, Permissions: d.Permissions})
+			}
+		}
+		for _, mount := range resp.GetMounts() {
+			if !mounts[mount.ContainerPath] {
+				mounts[mount.ContainerPath] = true
+				out.Mounts = append(out.Mounts, &runtimeapi.Mount{ContainerPath: mount.ContainerPath, HostPath: mount.HostPath, Readonly: mount.ReadOnly})
+			}
+		}
+		for _, d := range resp.GetCdiDevices() {
+			if !cdi[d.Name] {
+				cdi[d.Name] = true
+				out.CDIDevices = append(out.CDIDevices, &runtimeapi.CDIDevice{Name: d.Name})
+			}
+		}
+	}
+	return out
+}
+
+func addMissing(to, from map[string]string) {
+	for key, value := range from {
+		if _, has := to[key]; !has {
+			to[key] = value
+		}
+	}
+}
+
+func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }

@@ -1,0 +1,293 @@
+package resources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	"github.com/berth-dev/berth/kubelet/resources/claims"
+	"github.com/berth-dev/berth/kubelet/resources/cpus"
+	"github.com/berth-dev/berth/kubelet/resources/devices"
+	"github.com/berth-dev/berth/kubelet/resources/hints"
+	"github.com/berth-dev/berth/kubelet/resources/memory"
+	"github.com/berth-dev/berth/kubelet/resources/metrics"
+	"github.com/berth-dev/berth/kubelet/resources/rejection"
+)
+
+// provider has one kind of resources.
+type provider interface {
+	// Begin starts an admission, Rollback forgets what it has allocated.
+	Begin()
+	Rollback()
+	// Hints and PodHints return on which NUMA nodes a container, or all of a Pod, could have what it requests.
+	Hints(pod *corev1.Pod, c *corev1.Container) hints.ByResource
+	PodHints(pod *corev1.Pod) hints.ByResource
+	// Allocate gives a container what it requests, if possible of the hint's nodes.
+	Allocate(pod *corev1.Pod, c *corev1.Container, hint hints.Hint) error
+}
+
+// Manager gives containers their resources when their Pod is admitted, and takes them back when it has ended. It is safe for
+// concurrent use.
+type Manager struct {
+	deps    Deps
+	config  Config
+	merger  *hints.Merger
+	metrics *metrics.Metrics
+
+	mu sync.Mutex // serialises admissions and releases
+	// providers are asked in this order.
+	providers []provider
+	cpus      *cpus.Manager
+	memory    *memory.Manager
+	devices   *devices.Manager
+	claims    *claims.Manager
+	// unreleased are Pods that have ended and whose resources could not be taken back, because a file could not be written.
+	unreleased map[types.UID]bool
+}
+
+var _ lifecycle.PodAdmitHandler = (*Manager)(nil)
+
+// New returns a Manager. It reads the machine, and changes nothing; Open comes before all other methods.
+func New(deps Deps, config Config) (*Manager, error) {
+	if err := complete(&deps, &config); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		deps: deps, config: config, merger: hints.NewMerger(config.Policy, deps.Topology, config.PreferClosest), metrics: metrics.New(),
+		unreleased: map[types.UID]bool{},
+	}
+	if err := m.newManagers(); err != nil {
+		return nil, err
+	}
+	m.providers = []provider{m.devices, m.cpus, m.memory}
+	return m, nil
+}
+
+// Open reads the state files. An error says that they are not those of this configuration or this machine.
+func (m *Manager) Open() error {
+	if err := m.cpus.Open(); err != nil {
+		return err
+	}
+	if err := m.memory.Open(); err != nil {
+		return err
+	}
+	if err := m.claims.Open(); err != nil {
+		return err
+	}
+	return m.devices.Open()
+}
+
+// Start serves device plugins and DRA drivers until ctx ends.
+func (m *Manager) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(contain.Func("resources.devices", "", func() error { return m.devices.Start(ctx) }))
+	group.Go(contain.Func("resources.claims", "", func() error { return m.claims.Start(ctx) }))
+	return group.Wait()
+}
+
+// DevicePlugins handles device plugins that are found by their socket.
+func (m *Manager) DevicePlugins() pluginmanager.Handler { return m.devices }
+
+// DRAPlugins handles DRA drivers.
+func (m *Manager) DRAPlugins() pluginmanager.Handler { return m.claims }
+
+// Collectors returns the metrics.
+func (m *Manager) Collectors() []prometheus.Collector {
+	return append(m.metrics.Collectors(), m.claims.Collectors()...)
+}
+
+// Admit implements lifecycle.PodAdmitHandler. All that the Pod's containers request is theirs afterwards, or nothing.
+func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	start := time.Now()
+	m.metrics.TopologyRequests.Inc()
+	m.retryReleases()
+	err := m.admit(attrs.Pod)
+	m.metrics.TopologyDuration.Observe(float64(time.Since(start)) / float64(time.Millisecond))
+	if err == nil {
+		return lifecycle.PodAdmitResult{Admit: true}
+	}
+	m.metrics.TopologyErrors.Inc()
+	refused := rejection.From(err)
+	return lifecycle.PodAdmitResult{Reason: refused.Reason, Message: refused.Message}
+}
+
+func (m *Manager) admit(pod *corev1.Pod) error {
+	for _, p := range m.providers {
+		p.Begin()
+	}
+	if err := m.allocate(pod); err != nil {
+		for _, p := range m.providers {
+			p.Rollback()
+		}
+		return err
+	}
+	return m.commit(pod.UID)
+}
+
+// commit stores the allocations of an admission. After an error none of them holds.
+func (m *Manager) commit(uid types.UID) error {
+	poolChanged, err := m.cpus.Commit()
+	if err == nil {
+		err = m.memory.Commit()
+	}
+	if err != nil {
+		for _, p := range m.providers {
+			p.Rollback()
+		}
+		return errors.Join(err, m.release(uid))
+	}
+	if poolChanged {
+		m.deps.OnPoolChanged()
+	}
+	return nil
+}
+
+// allocate allocates what the containers of a Pod request.
+func (m *Manager) allocate(pod *corev1.Pod) error {
+	var hint hints.Hint
+	if m.config.PodScope && m.config.Policy != hints.None {
+		var err error
+		if hint, err = m.merge(metrics.ScopePod, "the Pod", func(p provider) hints.ByResource { return p.PodHints(pod) }); err != nil {
+			return err
+		}
+	}
+	for c, kind := range podutil.Containers(&pod.Spec) {
+		if kind == podutil.Ephemeral {
+			continue
+		}
+		if !m.config.PodScope && m.config.Policy != hints.None {
+			var err error
+			of := func(p provider) hints.ByResource { return p.Hints(pod, c) }
+			if hint, err = m.merge(metrics.ScopeContainer, fmt.Sprintf("container %q", c.Name), of); err != nil {
+				return err
+			}
+		}
+		for _, p := range m.providers {
+			if err := p.Allocate(pod, c, hint); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// merge returns the NUMA nodes for a container or a Pod, the subject.
+func (m *Manager) merge(scope, subject string, of func(provider) hints.ByResource) (hints.Hint, error) {
+	all := make([]hints.ByResource, 0, len(m.providers))
+	for _, p := range m.providers {
+		all = append(all, of(p))
+	}
+	hint, admit := m.merger.Merge(all)
+	if m.config.Policy == hints.SingleNode {
+		counts := m.metrics.Aligned
+		if !admit {
+			counts = m.metrics.AlignFailures
+		}
+		counts.WithLabelValues(scope, metrics.BoundaryNode).Inc()
+	}
+	if !admit {
+		return hint, rejection.New(rejection.TopologyAffinity, "Resources cannot be allocated with Topology locality: policy %s of the "+
+			"topology manager finds no NUMA nodes that suit all resources of %s: %s", m.config.Policy, subject, describe(all))
+	}
+	return hint, nil
+}
+
+// describe returns on which NUMA nodes each resource is free.
+func describe(all []hints.ByResource) string {
+	var parts []string
+	for _, resources := range all {
+		for name, list := range resources {
+			var sets []string
+			for _, h := range list {
+				sets = append(sets, "{"+h.Nodes.String()+"}")
+			}
+			if len(sets) == 0 {
+				sets = []string{"no nodes"}
+			}
+			parts = append(parts, name+" is free on "+strings.Join(sets, " or "))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}
+
+// Release takes back what the containers of a Pod have, which must have ended. A Pod that has nothing is no error.
+func (m *Manager) Release(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.release(uid); err != nil {
+		m.unreleased[uid] = true
+		m.deps.Logger.Warn("failed to take back the resources of a Pod; the next admission tries it again", "uid", uid, "error", err)
+	}
+}
+
+// release is Release. The caller holds mu.
+func (m *Manager) release(uid types.UID) error {
+	poolChanged, err := m.cpus.Release(string(uid))
+	if poolChanged {
+		m.deps.OnPoolChanged()
+	}
+	return errors.Join(err, m.memory.Release(string(uid)), m.devices.Release(string(uid)))
+}
+
+// retryReleases releases what could not be released before.
+func (m *Manager) retryReleases() {
+	for uid := range m.unreleased {
+		if m.release(uid) == nil {
+			delete(m.unreleased, uid)
+		}
+	}
+}
+
+// Retain takes back what Pods have that are not on the node any more: an earlier process has not seen their end.
+func (m *Manager) Retain(has func(uid types.UID) bool) {
+	for _, uid := range slices.Concat(m.cpus.Pods(), m.memory.Pods(), m.devices.Pods()) {
+		if uid := types.UID(uid); !has(uid) {
+			m.Release(uid)
+		}
+	}
+	m.claims.Retain(has)
+}
+
+// Pin is on which CPUs and memory a container runs, in the form of cpuset cgroups; empty for all.
+type Pin struct {
+	CPUs, Memory string
+	// Exclusive says that no other container runs on the CPUs.
+	Exclusive bool
+}
+
+// Pin returns where a container runs.
+func (m *Manager) Pin(uid types.UID, container string) Pin {
+	set, exclusive := m.cpus.Of(string(uid), container)
+	return Pin{CPUs: set.String(), Exclusive: exclusive, Memory: m.memory.Nodes(string(uid), container).String()}
+}
+
+// HasExclusiveCPUs reports whether a container of the Pod has CPUs of its own.
+func (m *Manager) HasExclusiveCPUs(uid types.UID) bool { return m.cpus.HasExclusive(string(uid)) }
+
+// CheckResize returns why the resources of a Pod cannot change while it runs, and upstream's term for the reason; both are empty
+// if they can.
+func (m *Manager) CheckResize(cpu, memory bool) (message, detail string) {
+	switch {
+	case cpu && m.cpus.Static():
+		return `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`, "guaranteed_pod_cpu_manager_static_policy"
+	case memory && m.memory.Static():
+		return `Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"`, "guaranteed_pod_memory_manager_static_policy"
+	}
+	return "", ""
+}

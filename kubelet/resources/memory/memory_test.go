@@ -1,0 +1,144 @@
+package memory_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/kubelet/resources/hints"
+	"github.com/berth-dev/berth/kubelet/resources/machine/machinetest"
+	"github.com/berth-dev/berth/kubelet/resources/memory"
+	"github.com/berth-dev/berth/kubelet/resources/metrics"
+)
+
+const hugePages = "hugepages-2Mi"
+
+func container(name, size, pages string) corev1.Container {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse(size)}
+	if pages != "" {
+		list[hugePages] = resource.MustParse(pages)
+	}
+	return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}
+}
+
+func podOf(uid string, containers ...corev1.Container) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{Containers: containers}}
+}
+
+// open returns a Manager of two nodes of 16 GiB, 2 GiB of them huge pages and 1 GiB reserved.
+func open(t *testing.T, dir string, static bool) (*memory.Manager, error) {
+	t.Helper()
+	reserved := memory.Reservation{0: {corev1.ResourceMemory: 1 << 30}, 1: {corev1.ResourceMemory: 1 << 30}}
+	m, err := memory.New(memory.Deps{Topology: machinetest.New(2, 1, 4, 1), Metrics: metrics.New()}, memory.Config{Static: static, Reserved: reserved, Dir: dir})
+	require.NoError(t, err)
+	return m, m.Open()
+}
+
+func newManager(t *testing.T) *memory.Manager {
+	t.Helper()
+	m, err := open(t, t.TempDir(), true)
+	require.NoError(t, err)
+	return m
+}
+
+func admit(m *memory.Manager, pod *corev1.Pod, hint hints.Hint) error {
+	m.Begin()
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if err := m.Allocate(pod, &list[i], hint); err != nil {
+				m.Rollback()
+				return err
+			}
+		}
+	}
+	return m.Commit()
+}
+
+func TestMemoryComesFromAsFewNodesAsPossible(t *testing.T) {
+	m := newManager(t)
+	require.Equal(t, []memory.Block{
+		{NUMAAffinity: []int{0}, Type: hugePages, Size: 2 << 30}, {NUMAAffinity: []int{0}, Type: "memory", Size: 13 << 30},
+		{NUMAAffinity: []int{1}, Type: hugePages, Size: 2 << 30}, {NUMAAffinity: []int{1}, Type: "memory", Size: 13 << 30},
+	}, m.Allocatable())
+	require.NoError(t, admit(m, podOf("a", container("c", "10Gi", "4Mi")), hints.Hint{}))
+	require.NoError(t, admit(m, podOf("b", container("c", "10Gi", "")), hints.Hint{}))
+	require.NoError(t, admit(m, podOf("c", container("c", "1Gi", "")), hints.Hint{Nodes: hints.MaskOf(1), Preferred: true}))
+	require.Equal(t, "0", m.Nodes("a", "c").String())
+	require.Equal(t, "1", m.Nodes("b", "c").String())
+	require.Equal(t, "1", m.Nodes("c", "c").String())
+	require.Zero(t, m.Nodes("unknown", "c"))
+	err := admit(m, podOf("d", container("c", "5Gi", "")), hints.Hint{})
+	require.ErrorContains(t, err, "no NUMA nodes have enough memory that is free: node 0: 3221225472 of memory, node 1: 2147483648 of memory")
+	require.NoError(t, m.Release("a"))
+	require.NoError(t, admit(m, podOf("d", container("c", "5Gi", "")), hints.Hint{}))
+	require.Equal(t, "0", m.Nodes("d", "c").String())
+}
+
+func TestANodeGivesMemoryAloneOrAlwaysWithTheSameOthers(t *testing.T) {
+	m := newManager(t)
+	require.NoError(t, admit(m, podOf("both", container("c", "20Gi", "")), hints.Hint{}))
+	require.Equal(t, "0,1", m.Nodes("both", "c").String())
+	small := podOf("small", container("c", "1Gi", ""))
+	m.Begin()
+	require.Equal(t, hints.ByResource{"memory": {{Nodes: hints.MaskOf(0, 1)}}}, m.Hints(small, &small.Spec.Containers[0]),
+		"one node would do, but both are a group")
+	require.NoError(t, admit(m, small, hints.Hint{}))
+	require.Equal(t, "0,1", m.Nodes("small", "c").String())
+	require.NoError(t, m.Release("both"))
+	require.NoError(t, m.Release("small"))
+	require.NoError(t, admit(m, small, hints.Hint{}))
+	require.Equal(t, "0", m.Nodes("small", "c").String(), "the group has ended")
+}
+
+func TestContainersReuseTheMemoryOfInitContainers(t *testing.T) {
+	m := newManager(t)
+	pod := podOf("p", container("main", "12Gi", ""))
+	pod.Spec.InitContainers = []corev1.Container{container("init", "8Gi", "")}
+	require.NoError(t, admit(m, pod, hints.Hint{Nodes: hints.MaskOf(0)}))
+	require.Equal(t, []memory.Block{{NUMAAffinity: []int{0}, Type: "memory", Size: 12 << 30}}, m.Of("p", "main"))
+	require.Equal(t, []memory.Block{{NUMAAffinity: []int{0}, Type: "memory", Size: 0}}, m.Of("p", "init"))
+	require.NoError(t, admit(m, podOf("rest", container("c", "1Gi", "")), hints.Hint{Nodes: hints.MaskOf(0)}))
+	require.NoError(t, m.Release("p"))
+	require.NoError(t, admit(m, podOf("q", container("c", "12Gi", "")), hints.Hint{Nodes: hints.MaskOf(0)}))
+	require.Equal(t, "0", m.Nodes("q", "c").String(), "all of it is free again")
+}
+
+// TestStateOfUpstream reads a file that upstream's kubelet 1.36.3 has written, and writes the same.
+func TestStateOfUpstream(t *testing.T) {
+	golden, err := os.ReadFile("testdata/upstream.json")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	path := filepath.Join(dir, memory.StateFile)
+	require.NoError(t, os.WriteFile(path, golden, 0o600))
+	m, err := open(t, dir, true)
+	require.NoError(t, err)
+	require.Equal(t, "1", m.Nodes("uid-1", "main").String())
+	require.NoError(t, admit(m, podOf("more", container("c", "1Gi", "")), hints.Hint{}))
+	require.NoError(t, m.Release("more"))
+	again, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(golden), string(again))
+	_, err = open(t, dir, false)
+	require.ErrorContains(t, err, `configured policy "None" differs from state checkpoint policy "Static"`)
+}
+
+func TestStatesThatDoNotMatchAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	m, err := open(t, dir, true)
+	require.NoError(t, err)
+	require.NoError(t, admit(m, podOf("p", container("c", "1Gi", "")), hints.Hint{}))
+	other, err := memory.New(memory.Deps{Topology: machinetest.New(2, 1, 4, 1), Metrics: metrics.New()}, memory.Config{Static: true, Dir: dir})
+	require.NoError(t, err)
+	err = other.Open()
+	require.ErrorContains(t, err, "the amount or the reservation of memory of NUMA node 0")
+	require.ErrorContains(t, err, "drain the node and remove the file")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, memory.StateFile), []byte(`{"policyName":"Static","machineState":{"0":null},"checksum":0}`), 0o600))
+	_, err = open(t, dir, true)
+	require.ErrorContains(t, err, "NUMA node 0 has no content")
+}

@@ -1,0 +1,164 @@
+package memory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
+	"github.com/berth-dev/berth/kubelet/resources/checkpoint"
+)
+
+// StateFile is the name of the state file in the kubelet's directory.
+const StateFile = "memory_manager_state"
+
+// maxStateSize is the largest size of the file: some hundred bytes a container.
+const maxStateSize = 16 << 20
+
+// The types below are the content of the state file. The names of their fields, and their order, are part of the checksum.
+
+// table is how much of one kind of memory a NUMA node has, in bytes.
+type table struct {
+	TotalMemSize   uint64 `json:"total"`
+	SystemReserved uint64 `json:"systemReserved"`
+	Allocatable    uint64 `json:"allocatable"`
+	Reserved       uint64 `json:"reserved"`
+	Free           uint64 `json:"free"`
+}
+
+// nodeState is one NUMA node. Cells are the nodes that give memory together with it, itself included.
+type nodeState struct {
+	NumberOfAssignments int                            `json:"numberOfAssignments"`
+	MemoryMap           map[corev1.ResourceName]*table `json:"memoryMap"`
+	Cells               []int                          `json:"cells"`
+}
+
+// nodeMap are the NUMA nodes by their numbers.
+type nodeMap map[int]*nodeState
+
+// Block is the memory of one kind that a container has on NUMA nodes.
+type Block struct {
+	NUMAAffinity []int               `json:"numaAffinity"`
+	Type         corev1.ResourceName `json:"type"`
+	Size         uint64              `json:"size"`
+}
+
+// assignments are the blocks of containers, by the Pod's UID and the container's name.
+type assignments map[string]map[string][]Block
+
+// fileContent is the content of the file.
+type fileContent struct {
+	PolicyName   string      `json:"policyName"`
+	MachineState nodeMap     `json:"machineState"`
+	Entries      assignments `json:"entries,omitempty"`
+	Checksum     sum         `json:"checksum"`
+}
+
+// sum is a checksum.
+type sum uint64
+
+// Names of upstream's type: the first is that of files that it writes, the second that of some releases.
+const (
+	upstreamType    = "(*state.MemoryManagerCheckpoint)"
+	upstreamTypeAlt = "(*state.MemoryManagerCheckpointV1)"
+)
+
+func (c *fileContent) checksum(name string) sum {
+	content := *c
+	content.Checksum = 0
+	if content.Entries == nil {
+		content.Entries = assignments{}
+	}
+	if content.MachineState == nil {
+		content.MachineState = nodeMap{}
+	}
+	return sum(checkpoint.Checksum(&content, "(*memory.fileContent)", name, "(memory.sum)", "(checksum.Checksum)",
+		"(memory.nodeMap)", "(state.NUMANodeMap)", "(*memory.nodeState)", "(*state.NUMANodeState)",
+		"*memory.table", "*state.MemoryTable", "(memory.assignments)", "(state.ContainerMemoryAssignments)",
+		"memory.Block", "state.Block"))
+}
+
+// state is what was decided.
+type state struct {
+	nodes nodeMap
+	given assignments
+}
+
+func (s state) clone() state {
+	out := state{nodes: nodeMap{}, given: assignments{}}
+	for id, node := range s.nodes {
+		copied := &nodeState{NumberOfAssignments: node.NumberOfAssignments, MemoryMap: map[corev1.ResourceName]*table{}, Cells: slices.Clone(node.Cells)}
+		for kind, t := range node.MemoryMap {
+			own := *t
+			copied.MemoryMap[kind] = &own
+		}
+		out.nodes[id] = copied
+	}
+	for uid, containers := range s.given {
+		out.given[uid] = map[string][]Block{}
+		for name, blocks := range containers {
+			out.given[uid][name] = slices.Clone(blocks)
+		}
+	}
+	return out
+}
+
+// readState reads the file of a policy. found is false if there is none.
+func readState(dir, policy string) (s state, found bool, err error) {
+	path := filepath.Join(dir, StateFile)
+	data, err := statefile.Read(path, maxStateSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return state{}.clone(), false, nil
+	}
+	if err == nil {
+		s, err = parseState(data, policy)
+	}
+	if err != nil {
+		return s, false, fmt.Errorf("read the memory manager's state %s: %w; drain the node and remove the file", path, err)
+	}
+	return s, true, nil
+}
+
+func parseState(data []byte, policy string) (s state, err error) {
+	var c fileContent
+	if err := json.Unmarshal(data, &c); err != nil {
+		return s, fmt.Errorf("not a state: %w", err)
+	}
+	if want := c.checksum(upstreamType); c.Checksum != 0 && c.Checksum != want && c.Checksum != c.checksum(upstreamTypeAlt) {
+		return s, fmt.Errorf("its checksum is %d, that of its content is %d", c.Checksum, want)
+	}
+	if c.PolicyName != policy {
+		return s, fmt.Errorf("configured policy %q differs from state checkpoint policy %q", policy, c.PolicyName)
+	}
+	for id, node := range c.MachineState {
+		if node == nil {
+			return s, fmt.Errorf("NUMA node %d has no content", id)
+		}
+		for kind, t := range node.MemoryMap {
+			if t == nil {
+				return s, fmt.Errorf("%s of NUMA node %d has no content", kind, id)
+			}
+		}
+	}
+	return state{nodes: c.MachineState, given: c.Entries}.clone(), nil
+}
+
+// writeState replaces the file.
+func writeState(dir, policy string, s state) error {
+	c := fileContent{PolicyName: policy, MachineState: s.nodes, Entries: s.given}
+	c.Checksum = c.checksum(upstreamType)
+	data, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(filepath.Join(dir, StateFile), data, 0o600); err != nil {
+		return fmt.Errorf("write the memory manager's state: %w", err)
+	}
+	return nil
+}

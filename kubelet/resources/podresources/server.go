@@ -1,0 +1,151 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/unixsock"
+	"github.com/berth-dev/berth/kubelet/resources/metrics"
+)
+
+// Names in the kubelet's directory, as clients expect them.
+const (
+	Dir        = "pod-resources"
+	socketName = "kubelet.sock"
+)
+
+// Limits of the requests of all clients together, which are upstream's.
+const (
+	requestsPerSecond = 100
+	requestBurst      = 10
+)
+
+// version is the value of the label of metrics.
+const version = "v1"
+
+// Source has what containers have for themselves. *resources.Manager implements it.
+type Source interface {
+	// ContainerResources returns what a container has, AllocatableResources what containers may have.
+	ContainerResources(pod *corev1.Pod, c *corev1.Container) *podresourcesapi.ContainerResources
+	AllocatableResources() *podresourcesapi.AllocatableResourcesResponse
+}
+
+// Deps holds what a Server needs; all are required.
+type Deps struct {
+	Source Source
+	// Pods returns the Pods that use resources of the node.
+	Pods    func() []*corev1.Pod
+	Metrics *metrics.Metrics
+}
+
+// Server serves the API.
+type Server struct {
+	podresourcesapi.UnsafePodResourcesListerServer
+	deps Deps
+	dir  string
+}
+
+// New returns a Server for the kubelet's directory.
+func New(deps Deps, root string) (*Server, error) {
+	switch {
+	case deps.Source == nil:
+		return nil, errors.New("podresources: Deps.Source is required")
+	case deps.Pods == nil:
+		return nil, errors.New("podresources: Deps.Pods is required")
+	case deps.Metrics == nil:
+		return nil, errors.New("podresources: Deps.Metrics is required")
+	}
+	return &Server{deps: deps, dir: filepath.Join(root, Dir)}, nil
+}
+
+// Start serves the socket until ctx ends.
+func (s *Server) Start(ctx context.Context) error {
+	if err := os.MkdirAll(s.dir, 0o750); err != nil {
+		return fmt.Errorf("create the directory of the podresources socket: %w", err)
+	}
+	path := filepath.Join(s.dir, socketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the podresources socket of an earlier process: %w", err)
+	}
+	listener, err := unixsock.Listen(ctx, path)
+	if err != nil {
+		return fmt.Errorf("serve podresources: %w", err)
+	}
+	limiter := rate.NewLimiter(requestsPerSecond, requestBurst)
+	server := grpc.NewServer(contain.ServerOptions("podresources", func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if !limiter.Allow() {
+			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+		}
+		return next(ctx, request)
+	})...)
+	podresourcesapi.RegisterPodResourcesListerServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case <-ctx.Done():
+		server.Stop()
+		<-served
+		return nil
+	case err := <-served:
+		return fmt.Errorf("serve podresources: %w", err)
+	}
+}
+
+func (s *Server) count(kinds ...string) {
+	for _, kind := range kinds {
+		s.deps.Metrics.PodResources[kind].WithLabelValues(version).Inc()
+	}
+}
+
+// List implements podresourcesapi.PodResourcesListerServer.
+func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
+	s.count(metrics.RequestsTotal, metrics.RequestsList)
+	out := &podresourcesapi.ListPodResourcesResponse{}
+	for _, pod := range s.deps.Pods() {
+		out.PodResources = append(out.PodResources, s.of(pod))
+	}
+	return out, nil
+}
+
+// GetAllocatableResources implements podresourcesapi.PodResourcesListerServer.
+func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest,
+) (*podresourcesapi.AllocatableResourcesResponse, error) {
+	s.count(metrics.RequestsTotal, metrics.RequestsGetAllocatable)
+	return s.deps.Source.AllocatableResources(), nil
+}
+
+// Get implements podresourcesapi.PodResourcesListerServer.
+func (s *Server) Get(_ context.Context, request *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
+	s.count(metrics.RequestsTotal, metrics.RequestsGet)
+	for _, pod := range s.deps.Pods() {
+		if pod.Name == request.PodName && pod.Namespace == request.PodNamespace {
+			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.of(pod)}, nil
+		}
+	}
+	s.count(metrics.ErrorsGet)
+	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
+}
+
+// of returns what the containers of a Pod have that run side by side.
+func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
+	out := &podresourcesapi.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	for c, kind := range podutil.Containers(&pod.Spec) {
+		if kind == podutil.Regular || podutil.IsSidecar(c, kind) {
+			out.Containers = append(out.Containers, s.deps.Source.ContainerResources(pod, c))
+		}
+	}
+	return out
+}

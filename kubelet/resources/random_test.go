@@ -25,7 +25,7 @@ import (
 )
 
 // TestRandomLives admits and releases random Pods on random machines under random policies, with restarts in between, and compares
-// who has what with a simple model: no CPU and no page of memory belongs to two Pods, nothing is lost, nothing is given back early.
+// who has what with a simple model: no CPU and no page of memory belongs to two Pods, nothing is lost, nothing is released early.
 func TestRandomLives(t *testing.T) {
 	for seed := range int64(25) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newLife(t, seed).run(40) })
@@ -87,7 +87,7 @@ func (l *life) run(steps int) {
 		l.release()
 	}
 	l.check()
-	require.Equal(l.t, l.manager.Pin("nobody", "c").CPUs, l.sharedWithoutPods(), "all is free again")
+	require.Equal(l.t, l.manager.Pin("other", "c").CPUs, l.sharedWithoutPods(), "all is free again")
 }
 
 // sharedWithoutPods returns the CPUs of a manager that has never had a Pod.
@@ -95,11 +95,11 @@ func (l *life) sharedWithoutPods() string {
 	fresh := *l
 	fresh.config.Dir = l.t.TempDir()
 	fresh.restart()
-	return fresh.manager.Pin("nobody", "c").CPUs
+	return fresh.manager.Pin("other", "c").CPUs
 }
 
 func cpusOf(m *resources.Manager) cpuset.CPUSet {
-	set, _ := cpuset.Parse(m.Pin("nobody", "c").CPUs)
+	set, _ := cpuset.Parse(m.Pin("other", "c").CPUs)
 	return set
 }
 
@@ -176,7 +176,7 @@ func (l *life) pinsOf(pod *corev1.Pod) map[string]resources.Pin {
 }
 
 func (l *life) snapshot() string {
-	all := fmt.Sprint(l.manager.Pin("nobody", "c"))
+	all := fmt.Sprint(l.manager.Pin("other", "c"))
 	for _, uid := range []string{"pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "pod-7", "pod-8"} {
 		if pod := l.pods[types.UID(uid)]; pod != nil {
 			all += fmt.Sprint(l.pinsOf(pod))

@@ -5,6 +5,7 @@ import (
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/cpuset"
 
+	"github.com/berth-dev/berth/kubelet/resources/claims"
 	"github.com/berth-dev/berth/kubelet/resources/devices"
 	"github.com/berth-dev/berth/kubelet/resources/memory"
 	"github.com/berth-dev/berth/kubelet/resources/metrics"
@@ -24,6 +25,9 @@ func (m *Manager) ContainerResources(pod *corev1.Pod, c *corev1.Container) *podr
 	}
 	if cpus, exclusive := m.cpus.Of(uid, c.Name); exclusive {
 		out.CpuIds = cpuIDs(cpus)
+	}
+	if claims.Used(pod) {
+		out.DynamicResources = dynamicResources(m.claims.Of(pod, c))
 	}
 	return out
 }
@@ -61,6 +65,23 @@ func containerMemory(blocks []memory.Block) []*podresourcesapi.ContainerMemory {
 	var out []*podresourcesapi.ContainerMemory
 	for _, b := range blocks {
 		out = append(out, &podresourcesapi.ContainerMemory{MemoryType: string(b.Type), Size: b.Size, Topology: topology(b.NUMAAffinity...)})
+	}
+	return out
+}
+
+// dynamicResources returns one entry for each claim, with its devices.
+func dynamicResources(list []claims.Device) []*podresourcesapi.DynamicResource {
+	var out []*podresourcesapi.DynamicResource
+	for _, d := range list {
+		if n := len(out); n == 0 || out[n-1].ClaimName != d.Claim {
+			out = append(out, &podresourcesapi.DynamicResource{ClaimName: d.Claim, ClaimNamespace: d.Namespace})
+		}
+		last := out[len(out)-1]
+		of := &podresourcesapi.ClaimResource{DriverName: d.Driver, PoolName: d.Pool, DeviceName: d.Device}
+		for _, id := range d.CDIDevices {
+			of.CdiDevices = append(of.CdiDevices, &podresourcesapi.CDIDevice{Name: id})
+		}
+		last.ClaimResources = append(last.ClaimResources, of)
 	}
 	return out
 }

@@ -28,7 +28,7 @@ var gateTable string
 func differentHere() map[string]bool {
 	here := map[string]bool{}
 	for _, name := range []string{
-		"WindowsGracefulNodeShutdown",
+		"ResourceHealthStatusMessage", "WindowsGracefulNodeShutdown",
 	} {
 		here[name] = false
 	}

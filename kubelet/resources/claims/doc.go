@@ -1,5 +1,5 @@
-// Package claims has DRA drivers prepare the ResourceClaims of Pods on the node (dynamic resource allocation), and tells containers
-// which CDI devices they get with that.
+// Package claims has DRA drivers prepare the ResourceClaims of Pods on the node (dynamic resource allocation), and has the CDI devices
+// that containers get with that.
 //
 // What was prepared is in the file dra_manager_state, whose name and content are those of upstream's kubelet.
 package claims

@@ -49,36 +49,62 @@ func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) 
 	return "", fmt.Errorf("pod %s/%s: ResourceClaim of %q was not created yet", pod.Namespace, pod.Name, entry.Name)
 }
 
+// Device is a device that a driver has prepared for a claim.
+type Device struct {
+	Claim, Namespace, Driver, Pool, Device string
+	CDIDevices                             []string
+}
+
+// Of returns the devices of a container's claims, as far as they are prepared, sorted by claim and driver.
+func (m *Manager) Of(pod *corev1.Pod, c *corev1.Container) []Device {
+	out, _ := m.devices(pod, c)
+	return out
+}
+
 // CDIDevices returns the CDI devices of a container. All its claims have to be prepared.
 func (m *Manager) CDIDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.CDIDevice, error) {
+	list, err := m.devices(pod, c)
+	if err != nil {
+		return nil, err
+	}
+	var out []*runtimeapi.CDIDevice
+	seen := map[string]bool{}
+	for _, d := range list {
+		for _, id := range d.CDIDevices {
+			if !seen[id] {
+				seen[id] = true
+				out = append(out, &runtimeapi.CDIDevice{Name: id})
+			}
+		}
+	}
+	return out, nil
+}
+
+// devices returns the devices of a container's claims. The error names a claim that is not prepared.
+func (m *Manager) devices(pod *corev1.Pod, c *corev1.Container) (out []Device, err error) {
 	wanted, err := wants(pod, c)
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []*runtimeapi.CDIDevice
-	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		held := m.claims[key{pod.Namespace, name}]
 		if held == nil {
-			return nil, fmt.Errorf("container %q: ResourceClaim %s/%s is not prepared", c.Name, pod.Namespace, name)
+			err = fmt.Errorf("container %q: ResourceClaim %s/%s is not prepared", c.Name, pod.Namespace, name)
+			continue
 		}
 		for _, driver := range slices.Sorted(maps.Keys(held.DriverState)) {
 			for _, d := range held.DriverState[driver].Devices {
-				if !d.serves(wanted[name]) {
-					continue
-				}
-				for _, id := range d.CDIDeviceIDs {
-					if !seen[id] {
-						seen[id] = true
-						out = append(out, &runtimeapi.CDIDevice{Name: id})
-					}
+				if d.serves(wanted[name]) {
+					out = append(out, Device{
+						Claim: name, Namespace: held.Namespace, Driver: driver, Pool: d.PoolName, Device: d.DeviceName, CDIDevices: d.CDIDeviceIDs,
+					})
 				}
 			}
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // wants returns which requests of which claims a container has; an empty request stands for all of the claim.

@@ -85,7 +85,8 @@ func (p *pool) healthyIDs() []string {
 }
 
 // Manager is the device manager. Admission calls Begin, then Hints and Allocate for each container, and Rollback if it fails,
-// always one after the other. All other methods are safe for concurrent use.
+// always one after the other. All other methods are safe for concurrent use. It has many methods because admission, plugins,
+// containers and statuses all concern the same devices.
 type Manager struct {
 	deps Deps
 	dir  string

@@ -42,7 +42,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	server := grpc.NewServer(contain.ServerOptions("device plugin registration")...)
 	pluginapi.RegisterRegistrationServer(server, &registrar{m: m})
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() {
+		err := contain.Do("devices.serve", "", func() error { return server.Serve(listener) })
+		served <- err
+	}()
 	select {
 	case <-ctx.Done():
 		server.Stop()

@@ -9,7 +9,7 @@ import (
 // Mask is a set of NUMA nodes: bit N stands for node N. A machine has at most MaxNodes.
 type Mask uint64
 
-// MaxNodes is how many NUMA nodes a Mask can tell apart.
+// MaxNodes is how many NUMA nodes a Mask can have.
 const MaxNodes = 64
 
 // MaskOf returns the set of the nodes.

@@ -192,7 +192,7 @@ func (t *Topology) Sockets() int { return t.count(func(c CPU) int { return c.Soc
 // Cores returns how many physical cores there are.
 func (t *Topology) Cores() int { return t.count(func(c CPU) int { return c.Core }) }
 
-// Caches returns how many last-level caches there are, as CPU.Cache tells them apart.
+// Caches returns how many last-level caches there are, by CPU.Cache.
 func (t *Topology) Caches() int { return t.count(func(c CPU) int { return c.Cache }) }
 
 // CPUNodes returns the numbers of the NUMA nodes that have CPUs.

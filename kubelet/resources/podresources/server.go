@@ -93,7 +93,10 @@ func (s *Server) Start(ctx context.Context) error {
 	})...)
 	podresourcesapi.RegisterPodResourcesListerServer(server, s)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() {
+		err := contain.Do("podresources.serve", "", func() error { return server.Serve(listener) })
+		served <- err
+	}()
 	select {
 	case <-ctx.Done():
 		server.Stop()

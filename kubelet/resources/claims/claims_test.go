@@ -1,0 +1,228 @@
+package claims_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	"github.com/berth-dev/berth/kubelet/resources/claims"
+)
+
+const (
+	driverName  = "dra.example.com"
+	testTimeout = time.Minute
+	tick        = 10 * time.Millisecond
+)
+
+func one() resource.Quantity { return resource.MustParse("1") }
+
+// driver is a DRA driver of the test's own process, with a real server on a real socket.
+type driver struct {
+	draapi.UnsafeDRAPluginServer
+	fail error
+
+	mu    sync.Mutex // guards calls
+	calls []string
+}
+
+func (d *driver) note(call string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, call)
+}
+
+func (d *driver) NodePrepareResources(_ context.Context, request *draapi.NodePrepareResourcesRequest) (*draapi.NodePrepareResourcesResponse, error) {
+	out := &draapi.NodePrepareResourcesResponse{Claims: map[string]*draapi.NodePrepareResourceResponse{}}
+	for _, c := range request.Claims {
+		d.note("prepare " + c.Name)
+		result := &draapi.NodePrepareResourceResponse{Devices: []*draapi.Device{
+			{RequestNames: []string{"gpu"}, PoolName: "pool", DeviceName: "gpu-0", CdiDeviceIds: []string{"example.com/gpu=0"}},
+			{RequestNames: []string{"nic/fast"}, PoolName: "pool", DeviceName: "nic-0", CdiDeviceIds: []string{"example.com/nic=0"}},
+		}}
+		if d.fail != nil {
+			result = &draapi.NodePrepareResourceResponse{Error: d.fail.Error()}
+		}
+		out.Claims[c.Uid] = result
+	}
+	return out, nil
+}
+
+func (d *driver) NodeUnprepareResources(_ context.Context, request *draapi.NodeUnprepareResourcesRequest) (*draapi.NodeUnprepareResourcesResponse, error) {
+	out := &draapi.NodeUnprepareResourcesResponse{Claims: map[string]*draapi.NodeUnprepareResourceResponse{}}
+	for _, c := range request.Claims {
+		d.note("unprepare " + c.Name)
+		out.Claims[c.Uid] = &draapi.NodeUnprepareResourceResponse{}
+	}
+	return out, nil
+}
+
+type fixture struct {
+	*claims.Manager
+	t      *testing.T
+	root   string
+	client *fake.Clientset
+	driver *driver
+}
+
+func newFixture(t *testing.T) *fixture {
+	root, err := os.MkdirTemp("", "claims") // t.TempDir may be too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
+	f := &fixture{t: t, root: root, client: fake.NewClientset(), driver: &driver{}}
+	listener, err := net.Listen("unix", filepath.Join(root, "dra.sock"))
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	draapi.RegisterDRAPluginServer(server, f.driver)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	f.restart()
+	return f
+}
+
+func (f *fixture) restart() {
+	f.t.Helper()
+	var err error
+	f.Manager, err = claims.New(claims.Deps{Client: f.client}, claims.Config{Root: f.root, NodeName: "node"})
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.Open())
+}
+
+func (f *fixture) plugin() pluginmanager.Plugin {
+	return pluginmanager.Plugin{Name: driverName, Endpoint: filepath.Join(f.root, "dra.sock"), Versions: []string{draapi.DRAPluginService}}
+}
+
+// claim creates a claim that is allocated for the Pods.
+func (f *fixture) claim(name string, pods ...string) {
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-of-" + name)},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Driver: driverName, Request: "gpu", Pool: "pool", Device: "gpu-0"}},
+		}}},
+	}
+	for _, uid := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: uid, UID: types.UID(uid)})
+	}
+	_, err := f.client.ResourceV1().ResourceClaims("ns").Create(f.t.Context(), c, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+}
+
+func podOf(uid, claim string, requests ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "ns"}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "mine", ResourceClaimName: ptr.To(claim)}}
+	c := corev1.Container{Name: "c"}
+	for _, request := range requests {
+		c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: "mine", Request: request})
+	}
+	pod.Spec.Containers = []corev1.Container{c}
+	return pod
+}
+
+func (f *fixture) cdi(pod *corev1.Pod) []string {
+	f.t.Helper()
+	list, err := f.CDIDevices(pod, &pod.Spec.Containers[0])
+	require.NoError(f.t, err)
+	var names []string
+	for _, d := range list {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func TestClaimsArePreparedAndUnprepared(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.claim("shared", "a", "b")
+	a, b := podOf("a", "shared", ""), podOf("b", "shared", "nic")
+	require.ErrorContains(t, f.Prepare(ctx, a), "DRA driver dra.example.com is not registered")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.NoError(t, f.Prepare(ctx, a))
+	require.NoError(t, f.Prepare(ctx, a))
+	require.NoError(t, f.Prepare(ctx, b))
+	require.Equal(t, []string{"prepare shared"}, f.driver.calls, "once for all Pods")
+	require.Equal(t, []string{"example.com/gpu=0", "example.com/nic=0"}, f.cdi(a))
+	require.Equal(t, []string{"example.com/nic=0"}, f.cdi(b), "an alternative of the request")
+	require.NoError(t, f.Unprepare(ctx, "a"))
+	require.Len(t, f.driver.calls, 1, "the other Pod still uses it")
+	require.NoError(t, f.Unprepare(ctx, "b"))
+	require.NoError(t, f.Unprepare(ctx, "b"))
+	require.Equal(t, []string{"prepare shared", "unprepare shared"}, f.driver.calls)
+	_, err := f.CDIDevices(a, &a.Spec.Containers[0])
+	require.ErrorContains(t, err, "ResourceClaim ns/shared is not prepared")
+}
+
+func TestClaimsOutliveTheProcess(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.claim("one", "a")
+	pod := podOf("a", "one", "gpu")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.NoError(t, f.Prepare(ctx, pod))
+	f.restart()
+	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(pod))
+	require.ErrorContains(t, f.Unprepare(ctx, "a"), "is not registered")
+
+	running, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Start(running) }()
+	f.Retain(func(types.UID) bool { return false })
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.Eventually(t, func() bool {
+		_, err := f.CDIDevices(pod, &pod.Spec.Containers[0])
+		return err != nil
+	}, testTimeout, tick, "the Pod is gone, and so is its claim")
+	cancel()
+	require.NoError(t, <-done)
+	f.restart()
+	require.NoError(t, f.Unprepare(ctx, "a"), "nothing is left")
+}
+
+func TestClaimsThatAPodMayNotUse(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	f.claim("others", "b")
+	require.ErrorContains(t, f.Prepare(ctx, podOf("a", "others")), "pod a (a) is not allowed to use ResourceClaim others")
+	require.ErrorContains(t, f.Prepare(ctx, podOf("a", "missing")), "fetch ResourceClaim missing")
+	f.driver.fail = errors.New("on fire")
+	require.ErrorContains(t, f.Prepare(ctx, podOf("b", "others")), "NodePrepareResources failed for ResourceClaim others: on fire")
+	f.driver.fail = nil
+	require.NoError(t, f.Prepare(ctx, podOf("b", "others")), "another attempt")
+}
+
+func TestExtendedResourcesOfClaims(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	f.claim("made", "a")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a", Name: "a", Namespace: "ns"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"example.com/gpu": one()},
+	}}}
+	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+		ResourceClaimName: "made",
+		RequestMappings:   []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "gpu"}},
+	}
+	require.True(t, claims.Used(pod))
+	require.NoError(t, f.Prepare(ctx, pod))
+	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(pod))
+}
+
+func TestADamagedStateIsRefused(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, os.WriteFile(filepath.Join(f.root, claims.StateFile), []byte(`{"Data":"{}","Checksum":1}`), 0o600))
+	require.ErrorContains(t, f.Open(), "its checksum is 1")
+}

@@ -1,0 +1,72 @@
+package podresources_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/resources/metrics"
+	"github.com/berth-dev/berth/kubelet/resources/podresources"
+)
+
+// source has two CPUs for each container.
+type source struct{}
+
+func (source) ContainerResources(_ *corev1.Pod, c *corev1.Container) *podresourcesapi.ContainerResources {
+	return &podresourcesapi.ContainerResources{Name: c.Name, CpuIds: []int64{2, 3}}
+}
+
+func (source) AllocatableResources() *podresourcesapi.AllocatableResourcesResponse {
+	return &podresourcesapi.AllocatableResourcesResponse{CpuIds: []int64{1, 2, 3}}
+}
+
+func TestServer(t *testing.T) {
+	root, err := os.MkdirTemp("", "podresources") // t.TempDir may be too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "init"}, {Name: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}},
+		Containers:     []corev1.Container{{Name: "main"}},
+	}}
+	server, err := podresources.New(podresources.Deps{
+		Source: source{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Metrics: metrics.New(),
+	}, root)
+	require.NoError(t, err)
+	running, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Start(running) }()
+
+	conn, err := grpc.NewClient("unix:"+filepath.Join(root, podresources.Dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	client := podresourcesapi.NewPodResourcesListerClient(conn)
+	list, err := client.List(ctx, &podresourcesapi.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	require.Len(t, list.PodResources, 1)
+	containers := list.PodResources[0].Containers
+	require.Len(t, containers, 2, "an init container that has ended has nothing")
+	require.Equal(t, "sidecar", containers[0].Name)
+	require.Equal(t, []int64{2, 3}, containers[1].CpuIds)
+	got, err := client.Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"})
+	require.NoError(t, err)
+	require.Equal(t, "p", got.PodResources.Name)
+	_, err = client.Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodName: "q", PodNamespace: "ns"})
+	require.ErrorContains(t, err, "pod q in namespace ns not found")
+	all, err := client.GetAllocatableResources(ctx, &podresourcesapi.AllocatableResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 2, 3}, all.CpuIds)
+	cancel()
+	require.NoError(t, <-done)
+}

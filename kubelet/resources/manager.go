@@ -54,6 +54,8 @@ type Manager struct {
 	memory    *memory.Manager
 	devices   *devices.Manager
 	claims    *claims.Manager
+	// opened says that the state files have been read.
+	opened bool
 	// unreleased are Pods that have ended and whose resources could not be taken back, because a file could not be written.
 	unreleased map[types.UID]bool
 }
@@ -76,8 +78,18 @@ func New(deps Deps, config Config) (*Manager, error) {
 	return m, nil
 }
 
-// Open reads the state files. An error says that they are not those of this configuration or this machine.
+// Open reads the state files, once. An error says that they are not those of this configuration or this machine.
 func (m *Manager) Open() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.open()
+}
+
+// open is Open. The caller holds mu.
+func (m *Manager) open() error {
+	if m.opened {
+		return nil
+	}
 	if err := m.cpus.Open(); err != nil {
 		return err
 	}
@@ -87,7 +99,11 @@ func (m *Manager) Open() error {
 	if err := m.claims.Open(); err != nil {
 		return err
 	}
-	return m.devices.Open()
+	if err := m.devices.Open(); err != nil {
+		return err
+	}
+	m.opened = true
+	return nil
 }
 
 // Start serves device plugins and DRA drivers until ctx ends.
@@ -116,7 +132,13 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 	start := time.Now()
 	m.metrics.TopologyRequests.Inc()
 	m.retryReleases()
-	err := m.admit(attrs.Pod)
+	var err error
+	if !m.config.plain() {
+		err = m.open() // a Pod may come before the start
+	}
+	if err == nil {
+		err = m.admit(attrs.Pod)
+	}
 	m.metrics.TopologyDuration.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 	if err == nil {
 		return lifecycle.PodAdmitResult{Admit: true}

@@ -128,7 +128,7 @@ func (m *Manager) Commit() error {
 }
 
 func (m *Manager) store(next state) error {
-	if reflect.DeepEqual(m.state.given, next.given) {
+	if len(m.state.given)+len(next.given) == 0 || reflect.DeepEqual(m.state.given, next.given) {
 		return nil
 	}
 	if err := writeState(m.config.Dir, m.policy, next); err != nil {

@@ -5,9 +5,13 @@
 package main
 
 import (
+	"os"
+	"time"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
+	"k8s.io/client-go/transport"
 
 	"github.com/berth-dev/berth/dns/codepages"
 
@@ -31,7 +35,13 @@ var directives = []string{
 	"reload", "bind", "health", "ready", "prometheus", "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "loop", "forward",
 }
 
+// certificateReloadVariable says how often the certificate of the kubeconfig is checked for a renewal, in clusters with short-lived ones.
+const certificateReloadVariable = "BERTH_CERTIFICATE_RELOAD"
+
 func main() {
+	if reload, err := time.ParseDuration(os.Getenv(certificateReloadVariable)); err == nil {
+		transport.CertCallbackRefreshDuration = reload
+	}
 	dnsserver.Directives = directives
 	caddy.RegisterEventHook("codepages", func(event caddy.EventName, _ any) error {
 		if event != caddy.InstanceStartupEvent {

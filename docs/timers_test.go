@@ -21,7 +21,7 @@ import (
 var timerCalls = []string{
 	"NewTimer", "NewTicker", "AfterFunc", "After", "Tick", "Sleep", "AddAfter",
 	"Until", "UntilWithContext", "JitterUntil", "JitterUntilWithContext", "NonSlidingUntil", "BackoffUntil",
-	"PollUntilContextCancel", "PollUntilContextTimeout", "PollImmediateUntil", "ExponentialBackoffWithContext",
+	"TimerfdCreate", "PollUntilContextCancel", "PollUntilContextTimeout", "PollImmediateUntil", "ExponentialBackoffWithContext",
 }
 
 // harnesses measure and judge Berth and are no part of it.

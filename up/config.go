@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
@@ -83,6 +84,8 @@ type Config struct {
 	ShutdownPeriods []nodeshutdown.Period
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
+	// CertificateLifetime is how long the cluster's certificates are valid; 0 for a year. They are renewed while it runs.
+	CertificateLifetime time.Duration
 	// Verbosity is the klog verbosity of the control plane.
 	Verbosity int
 }
@@ -97,6 +100,9 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("--data-dir %q: %w", c.DataDir, err)
 	}
 	c.DataDir = dir
+	if c.CertificateLifetime != 0 && c.CertificateLifetime < minCertificateLifetime {
+		return c, fmt.Errorf("--certificate-lifetime %v: want %v or more", c.CertificateLifetime, minCertificateLifetime)
+	}
 	if c.StaticPods != "" {
 		if c.StaticPods, err = filepath.Abs(c.StaticPods); err != nil {
 			return c, fmt.Errorf("--pod-manifest-path %q: %w", c.StaticPods, err)

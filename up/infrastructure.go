@@ -165,6 +165,9 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")
 	}
+	if c.CertificateLifetime != 0 {
+		argv = append(argv, "--certificate-lifetime", c.CertificateLifetime.String())
+	}
 	if c.Hardened {
 		argv = append(argv, "--hardened")
 	}

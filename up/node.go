@@ -110,6 +110,7 @@ func (c *Cluster) RunNode(ctx context.Context, link *supervised.Link, h Handover
 	if link.Hello.Task == supervisor.TaskCleanup {
 		return link.Done(c.cleanupAfterRun(ctx), false)
 	}
+	c.reloadCertificates()
 	logFile, err := c.openLog()
 	if err != nil {
 		return errors.Join(err, link.Done(err, false))

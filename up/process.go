@@ -28,6 +28,9 @@ const (
 // withDefaults completes a program of the cluster.
 func (c *Cluster) withDefaults(p supervisor.Program) supervisor.Program {
 	p.Env = append(cleanEnvironment(os.Environ()), p.Env...)
+	if reload := c.certificateReload(); reload != 0 {
+		p.Env = append(p.Env, certificateReloadVariable+"="+reload.String())
+	}
 	p.Log, p.PIDFile = cmp.Or(p.Log, c.Log(p.Name)), cmp.Or(p.PIDFile, c.pidFile(p.Name))
 	return p
 }

@@ -170,6 +170,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	f.eviction.add(flags, "those of Kubernetes, but of\na disk at most 2Gi")
 	f.shutdown.add(flags)
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
+	flags.DurationVar(&config.CertificateLifetime, "certificate-lifetime", 0, "how long certificates are valid (default: a year); for tests of their renewal")
+	_ = flags.MarkHidden("certificate-lifetime") // the flag exists
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
 		strings.Join(up.OptionalComponents(), ", "))

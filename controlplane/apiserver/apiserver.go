@@ -194,8 +194,8 @@ func Args(c *config.Config) []string {
 		"--service-account-signing-key-file=" + file(pki.ServiceAccount+".key"),
 
 		"--kubelet-certificate-authority=" + file(pki.CA+".crt"),
-		"--kubelet-client-certificate=" + file(pki.APIServerKubeletClient+".crt"),
-		"--kubelet-client-key=" + file(pki.APIServerKubeletClient+".key"),
+		"--kubelet-client-certificate=" + file(pki.APIServerKubeletClient),
+		"--kubelet-client-key=" + file(pki.APIServerKubeletClient),
 		"--kubelet-preferred-address-types=InternalIP,Hostname",
 
 		// Aggregated API servers and webhooks are reached at their endpoints: nothing

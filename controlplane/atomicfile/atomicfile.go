@@ -98,6 +98,17 @@ func aside(path string) (string, error) {
 	return "", fmt.Errorf("set aside %q: there are %d damaged ones already", path, maxAside)
 }
 
+// IsPassing reports whether a file could not be read for a reason that is not the file's and ends by itself: the process or the machine
+// has no descriptors or no memory left. Whoever sets a file aside or makes it anew must not do that because of such an error.
+func IsPassing(err error) bool {
+	for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR, unix.EAGAIN} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
 // Read returns the content of a regular file of at most a mebibyte. It follows
 // no symbolic link at path and does not block on a FIFO.
 func Read(path string) ([]byte, error) {

@@ -10,15 +10,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-dev/berth/controlplane/pki"
 )
 
 // maxUnixPath is how long a unix socket's path may be: sun_path has 108 bytes,
 // the last of them zero.
 const maxUnixPath = 107
 
-// Config is the command line as given. The methods derive everything else from it.
+// Config is the command line as given. The methods derive everything else from it. It has many fields because each flag has one.
 type Config struct {
 	// DataDir holds what must survive a reboot: pki, kubeconfigs, etcd.
 	DataDir string
@@ -51,6 +54,8 @@ type Config struct {
 	RuntimeConfig, FeatureGates string
 	// Hardened refuses what ordinary clusters allow: Pods that are not restricted, and Services with external addresses.
 	Hardened bool
+	// CertificateLifetime is how long certificates are valid; they are renewed when a third of it is left.
+	CertificateLifetime time.Duration
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// UnsafeNoFsync lets etcd skip fsync: for tests only, a power cut then loses
@@ -61,7 +66,7 @@ type Config struct {
 // Validate returns the first error in c; it names the flag.
 func (c *Config) Validate() error {
 	checks := []func() error{
-		c.validatePaths, c.validatePort, c.validateAddresses, c.validateCIDRs, c.validateNode, c.validateLogLevel,
+		c.validatePaths, c.validatePort, c.validateAddresses, c.validateCIDRs, c.validateNode, c.validateLifetime, c.validateLogLevel,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -167,6 +172,23 @@ func (c *Config) validateNode() error {
 	}
 	_, err := parseAddr("--node-ip", c.NodeIP)
 	return err
+}
+
+// minLifetime leaves a renewal some seconds.
+const minLifetime = 20 * time.Second
+
+func (c *Config) validateLifetime() error {
+	if c.CertificateLifetime < minLifetime || c.CertificateLifetime > pki.MaxLife {
+		return fmt.Errorf("--certificate-lifetime %v: want %v to %v", c.CertificateLifetime, minLifetime, pki.MaxLife)
+	}
+	return nil
+}
+
+// CertificateReload is how often a client that runs checks whether its certificate was renewed. Client-go's own period is long enough
+// for the usual lifetime.
+func (c *Config) CertificateReload() time.Duration {
+	const usual, perLife = 5 * time.Minute, 12
+	return min(usual, c.CertificateLifetime/perLife)
 }
 
 func (c *Config) validateLogLevel() error {

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/pki"
 )
 
 func valid() config.Config {
 	return config.Config{
 		DataDir: "/var/lib/berth", RunDir: "/run/berth/0123abcd", APIPort: 6443,
 		BindAddresses: []string{"127.0.0.1", "10.88.0.1"}, ServiceCIDR: "10.96.0.0/16", PodCIDR: "10.88.0.0/16",
-		NodeName: "node-1", NodeIP: "10.88.0.1", LogLevel: "warn",
+		NodeName: "node-1", NodeIP: "10.88.0.1", LogLevel: "warn", CertificateLifetime: pki.DefaultLife,
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"github.com/spf13/pflag"
+
+	"github.com/berth-dev/berth/controlplane/pki"
 )
 
 // Parse parses and validates a command line, without the program's name. If the
@@ -30,6 +32,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.StringVar(&c.RuntimeConfig, "runtime-config", "", "versions and resources of the API to turn on or off: resource.k8s.io/v1beta1=true,…")
 	flags.StringVar(&c.FeatureGates, "feature-gates", "", "features of Kubernetes to turn on or off: NAME=true,…")
 	flags.BoolVar(&c.Hardened, "hardened", false, "refuse Pods that are not restricted, outside of kube-system, and Services with external addresses")
+	flags.DurationVar(&c.CertificateLifetime, "certificate-lifetime", pki.DefaultLife,
+		"how long certificates are valid; they are renewed when a third of it is left")
 	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
 	flags.BoolVar(&c.UnsafeNoFsync, "unsafe-no-fsync", false,
 		"etcd skips fsync: for tests only, a power cut loses the cluster")

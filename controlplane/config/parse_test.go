@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -15,14 +16,14 @@ func TestParse(t *testing.T) {
 	c, err := config.Parse([]string{
 		"--data-dir=/data", "--run-dir=/run/b", "--api-port=7443", "--bind-address=127.0.0.1", "--bind-address=10.9.0.1",
 		"--advertise-address=10.9.0.1", "--service-cidr=10.8.0.0/16", "--pod-cidr=10.9.0.0/24", "--node-name=n1",
-		"--node-ip=10.9.0.1", "--log-level=info", "--unsafe-no-fsync",
+		"--node-ip=10.9.0.1", "--log-level=info", "--unsafe-no-fsync", "--certificate-lifetime=1h",
 		"--runtime-config=api/beta=true", "--feature-gates=A=true,B=false",
 	}, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, &config.Config{
 		DataDir: "/data", RunDir: "/run/b", APIPort: 7443, BindAddresses: []string{"127.0.0.1", "10.9.0.1"},
 		AdvertiseAddress: "10.9.0.1", ServiceCIDR: "10.8.0.0/16", PodCIDR: "10.9.0.0/24", NodeName: "n1",
-		NodeIP: "10.9.0.1", LogLevel: "info", UnsafeNoFsync: true,
+		NodeIP: "10.9.0.1", LogLevel: "info", UnsafeNoFsync: true, CertificateLifetime: time.Hour,
 		RuntimeConfig: "api/beta=true", FeatureGates: "A=true,B=false",
 	}, c)
 }
@@ -37,6 +38,7 @@ func TestParseDefaultsAreValidAndOnLoopbackOnly(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--api-port=http": "--api-port", "--unknown": "--unknown", "start": `"start"`, "--log-level=9": "--log-level",
+		"--certificate-lifetime=1s": "--certificate-lifetime", "--certificate-lifetime=20000h": "--certificate-lifetime",
 	} {
 		_, err := config.Parse([]string{arg}, io.Discard)
 		require.ErrorContains(t, err, want)

@@ -83,6 +83,8 @@ func CheckVersion(dir string, own Versions) (Versions, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return Versions{}, nil
+	case atomicfile.IsPassing(err):
+		return Versions{}, fmt.Errorf("read version of data directory: %w", err)
 	case err != nil: // etcd refuses its own data if it is newer
 		atomicfile.SetAside(path, err, "the data is taken to be of this version")
 		return Versions{}, nil

@@ -93,6 +93,9 @@ func loadKey(c *config.Config, encrypted bool) (key secretKey, err error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
+		if atomicfile.IsPassing(err) {
+			return key, fmt.Errorf("read the key that encrypts Secrets: %w", err)
+		}
 		one, decodeErr := decode(data)
 		if err = errors.Join(err, decodeErr); err != nil {
 			atomicfile.SetAside(path, err, "the copy of the key is made again from the other one")

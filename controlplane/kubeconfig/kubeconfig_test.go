@@ -26,7 +26,7 @@ func authority(t *testing.T) *pki.Authority {
 	t.Helper()
 	a, err := pki.Ensure(filepath.Join(t.TempDir(), "pki"), pki.Spec{NodeName: "node-1"}, start)
 	require.NoError(t, err)
-	return a
+	return a.Cluster()
 }
 
 func TestFileReachesTheServerAsTheIdentity(t *testing.T) {
@@ -97,4 +97,42 @@ func TestPrepareMakesPrivateDirectories(t *testing.T) {
 	info, err := os.Stat(dir)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+}
+
+// TestComponentLoadsTheRenewedCertificate proves that kubeconfig and pair fit at each moment, and that a renewal changes the pair alone.
+func TestComponentLoadsTheRenewedCertificate(t *testing.T) {
+	a := authority(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "node.kubeconfig")
+	require.NoError(t, kubeconfig.EnsureComponent(path, server, a, node, start))
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "node.pem"), config.CertFile)
+	require.Equal(t, a.CertPEM(), config.CAData)
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	serial := func() string {
+		pair, err := tls.LoadX509KeyPair(config.CertFile, config.KeyFile)
+		require.NoError(t, err)
+		require.Equal(t, "system:node:node-1", pair.Leaf.Subject.CommonName)
+		return pair.Leaf.SerialNumber.String()
+	}
+	first := serial()
+	require.NoError(t, kubeconfig.EnsureComponent(path, server, a, node, start.AddDate(0, 1, 0)))
+	require.Equal(t, first, serial())
+	require.NoError(t, kubeconfig.EnsureComponent(path, server, a, node, start.AddDate(0, 9, 0)))
+	require.NotEqual(t, first, serial())
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	info, err := os.Stat(config.CertFile)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	// A kubeconfig of an older version had the pair in it.
+	require.NoError(t, kubeconfig.Ensure(path, server, a, node, start))
+	require.NoError(t, kubeconfig.EnsureComponent(path, server, a, node, start))
+	again, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(again))
 }

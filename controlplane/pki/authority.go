@@ -2,7 +2,6 @@ package pki
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,10 +18,12 @@ import (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// leafLife and renewBefore together allow a process to run for at least a
-	// year: certificates are renewed at the start only.
-	leafLife    = 2 * 365 * 24 * time.Hour
-	renewBefore = 365 * 24 * time.Hour
+	// authorityRenewBefore is when the certificate of an authority is renewed, with its key. Until the old one ends, whoever has that
+	// accepts what the authority signs.
+	authorityRenewBefore = 2 * 365 * 24 * time.Hour
+	// DefaultLife is how long certificates are valid, and MaxLife the longest that they may be: their authority has to outlive them.
+	DefaultLife = 365 * 24 * time.Hour
+	MaxLife     = authorityRenewBefore
 	// backdate tolerates a client whose clock is behind.
 	backdate = time.Hour
 )
@@ -42,12 +43,19 @@ type Identity struct {
 type Authority struct {
 	cert    *x509.Certificate
 	certPEM []byte
-	key     crypto.Signer
+	key     *ecdsa.PrivateKey
+	life    time.Duration // of what it signs
 }
+
+// renewBefore is how long before its end a certificate is renewed.
+func (a *Authority) renewBefore() time.Duration { return a.life / 3 }
 
 // CertPEM is the authority's certificate, which is needed to verify the
 // certificates that it signs. The caller must not change it.
 func (a *Authority) CertPEM() []byte { return a.certPEM }
+
+// Certificate is the authority's certificate in DER form. The caller must not change it.
+func (a *Authority) Certificate() []byte { return a.cert.Raw }
 
 // Issue creates a key and a certificate for it, valid from now on.
 func (a *Authority) Issue(id Identity, now time.Time) (certPEM, keyPEM []byte, err error) {
@@ -55,12 +63,9 @@ func (a *Authority) Issue(id Identity, now time.Time) (certPEM, keyPEM []byte, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("create key of %q: %w", id.CommonName, err)
 	}
-	template, err := template(pkix.Name{CommonName: id.CommonName, Organization: id.Organizations}, now, leafLife)
+	template, err := template(pkix.Name{CommonName: id.CommonName, Organization: id.Organizations}, now, a.life)
 	if err != nil {
 		return nil, nil, err
-	}
-	if template.NotAfter.After(a.cert.NotAfter) {
-		template.NotAfter = a.cert.NotAfter // a chain is valid only while all of it is
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{usage(id)}
@@ -87,12 +92,8 @@ func (a *Authority) Check(certPEM, keyPEM []byte, id Identity, now time.Time) er
 	if err := cert.CheckSignatureFrom(a.cert); err != nil {
 		return fmt.Errorf("not signed by this cluster's authority: %w", err)
 	}
-	end := cert.NotAfter.Add(-renewBefore)
-	if cert.NotAfter.Equal(a.cert.NotAfter) {
-		end = cert.NotAfter // renewing could not make it last longer
-	}
 	switch {
-	case now.After(end):
+	case now.After(cert.NotAfter.Add(-a.renewBefore())):
 		return fmt.Errorf("ends at %s", cert.NotAfter.Format(time.RFC3339))
 	case now.Before(cert.NotBefore):
 		return fmt.Errorf("starts only at %s", cert.NotBefore.Format(time.RFC3339))
@@ -106,8 +107,8 @@ func (a *Authority) Check(certPEM, keyPEM []byte, id Identity, now time.Time) er
 	return nil
 }
 
-// newAuthority creates the self-signed certificate of key.
-func newAuthority(name string, key *ecdsa.PrivateKey, now time.Time) (*Authority, error) {
+// newAuthority creates the self-signed certificate of key. What the authority signs is valid for life.
+func newAuthority(name string, key *ecdsa.PrivateKey, life time.Duration, now time.Time) (*Authority, error) {
 	template, err := template(pkix.Name{CommonName: name}, now, authorityLife)
 	if err != nil {
 		return nil, err
@@ -123,12 +124,12 @@ func newAuthority(name string, key *ecdsa.PrivateKey, now time.Time) (*Authority
 		return nil, fmt.Errorf("parse authority %q: %w", name, err)
 	}
 	return &Authority{
-		cert: cert, key: key, certPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		cert: cert, key: key, life: life, certPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 	}, nil
 }
 
 // loadAuthority parses what newAuthority has created.
-func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
+func loadAuthority(certPEM, keyPEM []byte, life time.Duration) (*Authority, error) {
 	cert, key, err := parsePair(certPEM, keyPEM)
 	if err != nil {
 		return nil, err
@@ -139,10 +140,18 @@ func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
 	if err := cert.CheckSignatureFrom(cert); err != nil {
 		return nil, fmt.Errorf("the certificate is damaged: %w", err)
 	}
-	if now.After(cert.NotAfter) {
-		return nil, fmt.Errorf("the certificate ended at %s", cert.NotAfter.Format(time.RFC3339))
-	}
-	return &Authority{cert: cert, certPEM: certPEM, key: key}, nil
+	return &Authority{cert: cert, certPEM: certPEM, key: key, life: life}, nil
+}
+
+// isDue reports whether the authority's own certificate is to be renewed: it ends soon, or the clock has been set back to before its
+// beginning.
+func (a *Authority) isDue(now time.Time) bool {
+	return now.After(a.cert.NotAfter.Add(-authorityRenewBefore)) || now.Before(a.cert.NotBefore)
+}
+
+// renewed returns the same authority with a new certificate of the same key: all that it has signed stays valid.
+func (a *Authority) renewed(now time.Time) (*Authority, error) {
+	return newAuthority(a.cert.Subject.CommonName, a.key, a.life, now)
 }
 
 func template(subject pkix.Name, now time.Time, life time.Duration) (*x509.Certificate, error) {

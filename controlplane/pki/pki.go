@@ -16,21 +16,25 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 )
 
 // Names of the pairs in the directory: NAME.crt and NAME.key. ServiceAccount is
 // sa.pub and sa.key, a bare key pair.
 const (
-	CA                     = "ca"
-	FrontProxyCA           = "front-proxy-ca"
-	FrontProxyClient       = "front-proxy-client"
-	APIServer              = "apiserver"
-	APIServerKubeletClient = "apiserver-kubelet-client"
-	KubeletServer          = "kubelet-server"
-	ServiceAccount         = "sa"
+	CA               = "ca"
+	FrontProxyCA     = "front-proxy-ca"
+	FrontProxyClient = "front-proxy-client"
+	APIServer        = "apiserver"
+	KubeletServer    = "kubelet-server"
+	ServiceAccount   = "sa"
 	// ServiceAccountFormer is a public key, if the private key was lost once.
 	ServiceAccountFormer = "sa-former"
+	// APIServerKubeletClient is one file with key and certificate: its readers hold no former pair, so that both are replaced at once.
+	APIServerKubeletClient = "apiserver-kubelet-client.pem"
+	formerKubeletClient    = "apiserver-kubelet-client"
 )
 
 // Spec has the names and addresses of the serving certificates.
@@ -41,25 +45,55 @@ type Spec struct {
 	// NodeName and NodeIP are the kubelet's. NodeIP may be empty.
 	NodeName string
 	NodeIP   string
+	// Life is how long certificates are valid; 0 for DefaultLife. They are renewed when a third of it is left.
+	Life time.Duration
 }
 
-// Ensure creates what is missing in dir and returns the cluster's authority, which
-// signs the identities in kubeconfigs. It must not run twice at the same time on one
-// dir.
-func Ensure(dir string, spec Spec, now time.Time) (*Authority, error) {
+// PKI are the certificates of one cluster, in a directory. Its authorities stay those that Ensure has found or made, whatever happens to
+// their files.
+type PKI struct {
+	dir                 string
+	spec                Spec
+	cluster, frontProxy *Authority
+}
+
+// Ensure creates what is missing in dir. It must not run twice at the same time on one dir.
+func Ensure(dir string, spec Spec, now time.Time) (*PKI, error) {
+	if spec.Life == 0 {
+		spec.Life = DefaultLife
+	}
 	if err := atomicfile.Dir(dir); err != nil {
 		return nil, err
 	}
 	if err := atomicfile.Clean(dir); err != nil {
 		return nil, err
 	}
-	authority, err := ensureAuthority(dir, CA, "berth-ca", now)
-	if err != nil {
+	p := &PKI{dir: dir, spec: spec}
+	var err error
+	if p.cluster, err = ensureAuthority(dir, CA, "berth-ca", spec.Life, now); err != nil {
 		return nil, err
 	}
-	frontProxy, err := ensureAuthority(dir, FrontProxyCA, "berth-front-proxy-ca", now)
-	if err != nil {
+	if p.frontProxy, err = ensureAuthority(dir, FrontProxyCA, "berth-front-proxy-ca", spec.Life, now); err != nil {
 		return nil, err
+	}
+	if err := p.Renew(now); err != nil {
+		return nil, err
+	}
+	return p, ensureServiceAccountKeys(dir)
+}
+
+// Cluster is the authority that signs the identities in kubeconfigs and the serving certificates.
+func (p *PKI) Cluster() *Authority { return p.cluster }
+
+// Renew replaces the certificates that end soon, are damaged, or have been lost. It must not run twice at the same time.
+func (p *PKI) Renew(now time.Time) error {
+	for _, own := range []struct {
+		name      string
+		authority **Authority
+	}{{CA, &p.cluster}, {FrontProxyCA, &p.frontProxy}} {
+		if err := p.renewAuthority(own.name, own.authority, now); err != nil {
+			return err
+		}
 	}
 	leaves := []struct {
 		name   string
@@ -68,20 +102,57 @@ func Ensure(dir string, spec Spec, now time.Time) (*Authority, error) {
 		id     Identity
 	}{
 		// A machine that joins knows only the hash of the authority's key: the server sends it the certificate.
-		{APIServer, authority, authority.CertPEM(), spec.apiServer()},
-		{KubeletServer, authority, nil, spec.kubelet()},
-		{APIServerKubeletClient, authority, nil, Identity{CommonName: "kube-apiserver-kubelet-client"}},
-		{FrontProxyClient, frontProxy, nil, Identity{CommonName: "front-proxy-client"}},
+		{APIServer, p.cluster, p.cluster.CertPEM(), p.spec.apiServer()},
+		{KubeletServer, p.cluster, nil, p.spec.kubelet()},
+		{FrontProxyClient, p.frontProxy, nil, Identity{CommonName: "front-proxy-client"}},
 	}
 	for _, leaf := range leaves {
-		if err := ensureLeaf(dir, leaf.name, leaf.signer, leaf.chain, leaf.id, now); err != nil {
-			return nil, err
+		if err := ensureLeaf(p.dir, leaf.name, leaf.signer, leaf.chain, leaf.id, now); err != nil {
+			return err
 		}
 	}
-	if err := ensureServiceAccountKeys(dir); err != nil {
-		return nil, err
+	if err := p.cluster.EnsurePair(p.KubeletClient(), Identity{CommonName: "kube-apiserver-kubelet-client"}, now); err != nil {
+		return err
 	}
-	return authority, nil
+	return removePair(p.dir, formerKubeletClient)
+}
+
+// KubeletClient is the file with the key and the certificate by which the API server is known to kubelets.
+func (p *PKI) KubeletClient() string { return filepath.Join(p.dir, APIServerKubeletClient) }
+
+// renewAuthority renews the certificate of an authority in time.
+func (p *PKI) renewAuthority(name string, own **Authority, now time.Time) error {
+	if !(*own).isDue(now) {
+		return nil
+	}
+	renewed, err := (*own).renewed(now)
+	if err != nil {
+		return err
+	}
+	certPath, _ := paths(p.dir, name)
+	if err := atomicfile.Write(certPath, renewed.certPEM); err != nil {
+		return err
+	}
+	klog.InfoS("Renewed the certificate of an authority with the same key", "file", certPath, "until", renewed.cert.NotAfter,
+		"formerUntil", (*own).cert.NotAfter)
+	*own = renewed
+	return nil
+}
+
+// removePair removes a pair that an older version has written.
+func removePair(dir, name string) error {
+	certPath, keyPath := paths(dir, name)
+	for _, path := range []string{certPath, keyPath} {
+		if err := os.Remove(path); unlessMissing(err) != nil && !isDirectory(path) {
+			return fmt.Errorf("remove what an older version has written: %w", err)
+		}
+	}
+	return nil
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 func (s Spec) apiServer() Identity {
@@ -123,12 +194,15 @@ func parseIPs(texts []string) []net.IP {
 // ensureAuthority loads an authority, or creates what of it is missing or
 // damaged. A certificate is made again from its key, and all that was signed with
 // the key stays valid. A lost key cannot be made again: the authority is a new one.
-func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, error) {
+func ensureAuthority(dir, name, commonName string, life time.Duration, now time.Time) (*Authority, error) {
 	certPath, keyPath := paths(dir, name)
 	certPEM, certErr := atomicfile.Read(certPath)
 	keyPEM, keyErr := atomicfile.Read(keyPath)
+	if err := errors.Join(certErr, keyErr); atomicfile.IsPassing(err) {
+		return nil, fmt.Errorf("read authority %q: %w", name, err)
+	}
 	if certErr == nil && keyErr == nil {
-		authority, err := loadAuthority(certPEM, keyPEM, now)
+		authority, err := loadAuthority(certPEM, keyPEM, life)
 		if err == nil {
 			return authority, nil
 		}
@@ -147,7 +221,7 @@ func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, e
 		}
 		atomicfile.SetAside(certPath, certErr, "the certificate is made again")
 	}
-	authority, err := newAuthority(commonName, key, now)
+	authority, err := newAuthority(commonName, key, life, now)
 	if err != nil {
 		return nil, err
 	}
@@ -159,11 +233,16 @@ func ensureLeaf(dir, name string, signer *Authority, chain []byte, id Identity, 
 	certPath, keyPath := paths(dir, name)
 	certPEM, certErr := atomicfile.Read(certPath)
 	keyPEM, keyErr := atomicfile.Read(keyPath)
+	if err := errors.Join(certErr, keyErr); atomicfile.IsPassing(err) {
+		return fmt.Errorf("read certificate %q: %w", name, err)
+	}
 	if certErr == nil && keyErr == nil {
 		leaf, chained := bytes.CutSuffix(certPEM, chain)
-		if chained && signer.Check(leaf, keyPEM, id, now) == nil {
+		err := signer.Check(leaf, keyPEM, id, now)
+		if chained && err == nil {
 			return nil
 		}
+		klog.InfoS("Renewing a certificate", "file", certPath, "reason", err, "hasAuthority", chained)
 	}
 	if _, err := parseKey(keyPEM); unlessMissing(keyErr) != nil || keyErr == nil && err != nil {
 		atomicfile.SetAside(keyPath, errors.Join(keyErr, err), "a new pair is made")
@@ -181,6 +260,46 @@ func ensureLeaf(dir, name string, signer *Authority, chain []byte, id Identity, 
 	return atomicfile.Write(certPath, append(certPEM, chain...))
 }
 
+// EnsurePair makes one file hold a key and a certificate for id that a has signed. A reader gets the old pair or the new one, never one of
+// each.
+func (a *Authority) EnsurePair(path string, id Identity, now time.Time) error {
+	data, err := atomicfile.Read(path)
+	if atomicfile.IsPassing(err) {
+		return fmt.Errorf("read certificate and key %q: %w", path, err)
+	}
+	if err == nil {
+		certPEM, keyPEM, splitErr := splitPair(data)
+		if splitErr == nil {
+			reason := a.Check(certPEM, keyPEM, id, now)
+			if reason == nil {
+				return nil
+			}
+			klog.InfoS("Renewing a certificate", "file", path, "reason", reason)
+		}
+		err = splitErr
+	}
+	if unlessMissing(err) != nil {
+		atomicfile.SetAside(path, err, "a new pair is made")
+	}
+	certPEM, keyPEM, err := a.Issue(id, now)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, append(keyPEM, certPEM...))
+}
+
+// splitPair returns the two parts of what EnsurePair writes.
+func splitPair(data []byte) (certPEM, keyPEM []byte, err error) {
+	mark := []byte("-----BEGIN CERTIFICATE-----")
+	at := bytes.Index(data, mark)
+	if at < 0 {
+		return nil, nil, errors.New("the file has no certificate")
+	}
+	certPEM, keyPEM = data[at:], data[:at]
+	_, _, err = parsePair(certPEM, keyPEM)
+	return certPEM, keyPEM, err
+}
+
 // ensureServiceAccountKeys maintains the key that signs service-account tokens. The
 // public key is derived, so it is repaired. When the private key is lost, tokens
 // in use stay valid: the API server also verifies with the former public key.
@@ -192,13 +311,17 @@ func ensureServiceAccountKeys(dir string) error {
 	if pubErr == nil && !isPublicKey(have) {
 		pubErr = errors.New("not a public key")
 	}
+	former, formerErr := atomicfile.Read(formerPath)
+	keyPEM, keyErr := atomicfile.Read(keyPath)
+	if err := errors.Join(pubErr, formerErr, keyErr); atomicfile.IsPassing(err) {
+		return fmt.Errorf("read service-account keys: %w", err)
+	}
 	if unlessMissing(pubErr) != nil {
 		atomicfile.SetAside(pubPath, pubErr, "the public key is made again from the private one")
 	}
-	if former, err := atomicfile.Read(formerPath); unlessMissing(err) != nil || err == nil && !isPublicKey(former) {
-		atomicfile.SetAside(formerPath, errors.Join(err, errors.New("not a public key")), "tokens that the former key signed are invalid")
+	if unlessMissing(formerErr) != nil || formerErr == nil && !isPublicKey(former) {
+		atomicfile.SetAside(formerPath, errors.Join(formerErr, errors.New("not a public key")), "tokens that the former key signed are invalid")
 	}
-	keyPEM, keyErr := atomicfile.Read(keyPath)
 	key, err := parseKey(keyPEM)
 	if err = errors.Join(unlessMissing(keyErr), err); err != nil {
 		if keyErr == nil || unlessMissing(keyErr) != nil {

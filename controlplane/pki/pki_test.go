@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/controlplane/pki"
 )
@@ -53,9 +54,15 @@ func changed(before, after map[string]string) []string {
 
 func certificate(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, name+".crt"))
+	if filepath.Ext(name) == "" {
+		name += ".crt"
+	}
+	data, err := os.ReadFile(filepath.Join(dir, name))
 	require.NoError(t, err)
-	block, _ := pem.Decode(data)
+	block, rest := pem.Decode(data)
+	if block != nil && block.Type != "CERTIFICATE" {
+		block, _ = pem.Decode(rest)
+	}
 	require.NotNil(t, block)
 	cert, err := x509.ParseCertificate(block.Bytes)
 	require.NoError(t, err)
@@ -73,7 +80,7 @@ func ensured(t *testing.T) string {
 func TestFirstEnsureMakesEverythingPrivate(t *testing.T) {
 	dir := ensured(t)
 	want := []string{
-		"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
+		"apiserver-kubelet-client.pem", "apiserver.crt", "apiserver.key",
 		"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "front-proxy-client.crt",
 		"front-proxy-client.key", "kubelet-server.crt", "kubelet-server.key", "sa.key", "sa.pub",
 	}
@@ -142,15 +149,20 @@ func TestSecondEnsureChangesOnlyWhatItMust(t *testing.T) {
 	}{
 		{"nothing", spec, start, nil, nil},
 		{"the same addresses in another order", reordered, start, nil, nil},
-		{"eleven months later", spec, start.AddDate(0, 11, 0), nil, nil},
-		{"thirteen months later", spec, start.AddDate(0, 13, 0), nil, []string{
+		{"seven months later", spec, start.AddDate(0, 7, 0), nil, nil},
+		{"nine months later", spec, start.AddDate(0, 9, 0), nil, []string{
 			"apiserver.crt", "apiserver.key", "kubelet-server.crt", "kubelet-server.key",
-			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key",
+			"apiserver-kubelet-client.pem",
 			"front-proxy-client.crt", "front-proxy-client.key",
 		}},
 		{"another node address", moved, start, nil, []string{"kubelet-server.crt", "kubelet-server.key"}},
 		{"lost certificate", spec, start, remove("apiserver.crt"), []string{"apiserver.crt", "apiserver.key"}},
 		{"lost key", spec, start, remove("apiserver.key"), []string{"apiserver.crt", "apiserver.key"}},
+		{"lost pair", spec, start, remove("apiserver-kubelet-client.pem"), []string{"apiserver-kubelet-client.pem"}},
+		{"pair of an earlier version", spec, start, func(t *testing.T, dir string) {
+			overwrite("apiserver-kubelet-client.crt", "x")(t, dir)
+			overwrite("apiserver-kubelet-client.key", "x")(t, dir)
+		}, nil},
 		{"cut certificate", spec, start, overwrite("apiserver.crt", "-----BEGIN CERT"),
 			[]string{"apiserver.crt", "apiserver.key"}},
 		{"empty key", spec, start, overwrite("apiserver.key", ""), []string{"apiserver.crt", "apiserver.key"}},
@@ -291,17 +303,57 @@ func TestHalfWrittenFilesAreRemoved(t *testing.T) {
 	require.NotContains(t, snapshot(t, dir), "ca.key.berth-tmp-1234")
 }
 
-func TestLeavesEndWithTheirAuthority(t *testing.T) {
+// TestAuthorityIsRenewedWithItsKey proves that neither what an authority has signed nor who has its former certificate notices a renewal.
+func TestAuthorityIsRenewedWithItsKey(t *testing.T) {
 	dir := ensured(t)
-	late := start.AddDate(9, 6, 0)
-	_, err := pki.Ensure(dir, spec, late)
+	former, leaf := certificate(t, dir, pki.CA), certificate(t, dir, pki.KubeletServer)
+	key := snapshot(t, dir)["ca.key"]
+	p, err := pki.Ensure(dir, spec, start.AddDate(7, 0, 0))
 	require.NoError(t, err)
-	require.Equal(t, certificate(t, dir, pki.CA).NotAfter, certificate(t, dir, pki.APIServer).NotAfter)
+	require.Equal(t, former.NotAfter, certificate(t, dir, pki.CA).NotAfter, "too early")
+	late := start.AddDate(8, 6, 0)
+	require.NoError(t, p.Renew(late))
+	renewed := certificate(t, dir, pki.CA)
+	require.Equal(t, late.AddDate(0, 0, 3650), renewed.NotAfter)
+	require.Equal(t, key, snapshot(t, dir)["ca.key"])
+	require.NoError(t, leaf.CheckSignatureFrom(renewed))
+	require.NoError(t, certificate(t, dir, pki.APIServer).CheckSignatureFrom(former))
+	require.Equal(t, renewed.Raw, p.Cluster().Certificate())
 
 	before := snapshot(t, dir)
-	_, err = pki.Ensure(dir, spec, late.AddDate(0, 1, 0))
+	require.NoError(t, p.Renew(late.AddDate(0, 1, 0)))
+	require.Empty(t, changed(before, snapshot(t, dir)))
+
+	// The clock was wrong, and is set to the right time.
+	require.NoError(t, p.Renew(start))
+	require.False(t, start.Before(certificate(t, dir, pki.CA).NotBefore))
+	require.False(t, start.Before(certificate(t, dir, pki.APIServer).NotBefore))
+}
+
+// TestRenewKeepsAuthorities proves that a cluster that runs does not change its authority when its files are lost.
+func TestRenewKeepsAuthorities(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	p, err := pki.Ensure(dir, spec, start)
 	require.NoError(t, err)
-	require.Empty(t, changed(before, snapshot(t, dir)), "renewing would not make them last longer")
+	ca := certificate(t, dir, pki.CA)
+	overwrite("ca.key", "nonsense")(t, dir)
+	remove("ca.crt")(t, dir)
+	require.NoError(t, p.Renew(start.AddDate(0, 9, 0)))
+	require.NoError(t, certificate(t, dir, pki.APIServer).CheckSignatureFrom(ca))
+}
+
+// TestShortLife renews certificates of a minute when 20 s are left.
+func TestShortLife(t *testing.T) {
+	dir, short := filepath.Join(t.TempDir(), "pki"), spec
+	short.Life = time.Minute
+	p, err := pki.Ensure(dir, short, start)
+	require.NoError(t, err)
+	require.Equal(t, start.Add(time.Minute), certificate(t, dir, pki.APIServer).NotAfter)
+	before := snapshot(t, dir)
+	require.NoError(t, p.Renew(start.Add(39*time.Second)))
+	require.Empty(t, changed(before, snapshot(t, dir)))
+	require.NoError(t, p.Renew(start.Add(41*time.Second)))
+	require.Len(t, changed(before, snapshot(t, dir)), 7)
 }
 
 func remove(name string) func(*testing.T, string) {
@@ -316,4 +368,28 @@ func overwrite(name, content string) func(*testing.T, string) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
+}
+
+// TestNoDescriptorsDamageNothing renews while the process has no descriptors left: that says nothing about the files.
+func TestNoDescriptorsDamageNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	p, err := pki.Ensure(dir, spec, start)
+	require.NoError(t, err)
+	before := snapshot(t, dir)
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	next, err := os.Open(dir)
+	require.NoError(t, err)
+	none := limit
+	none.Cur = uint64(next.Fd())
+	require.NoError(t, next.Close())
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	err = p.Renew(start)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.Equal(t, before, snapshot(t, dir))
+	asides, err := filepath.Glob(filepath.Join(dir, "*.damaged*"))
+	require.NoError(t, err)
+	require.Empty(t, asides)
+	require.NoError(t, p.Renew(start))
 }

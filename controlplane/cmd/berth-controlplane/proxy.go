@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"os"
+	"time"
 
+	"k8s.io/client-go/transport"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // the flag --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of API requests
@@ -14,10 +17,16 @@ import (
 // kube-proxy cannot be stopped within a process, and in this binary because it shares most of its code.
 const proxyCommand = "kube-proxy"
 
+// certificateReloadVariable says how often kube-proxy checks whether its certificate was renewed, in clusters with short-lived ones.
+const certificateReloadVariable = "BERTH_CERTIFICATE_RELOAD"
+
 // runProxy runs upstream's kube-proxy with its own flags and returns the exit code. Any signal ends it at once: the kernel
 // goes on forwarding by the rules that it wrote.
 func runProxy(args []string) int {
 	go tuneMemory(context.Background()) // until the process ends
+	if reload, err := time.ParseDuration(os.Getenv(certificateReloadVariable)); err == nil {
+		transport.CertCallbackRefreshDuration = reload
+	}
 	command := proxy.NewProxyCommand()
 	command.SetArgs(args)
 	return cli.Run(command)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"time"
 
@@ -14,8 +15,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 	componentversion "k8s.io/component-base/version"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controlplane/apiserver"
 	"github.com/berth-dev/berth/controlplane/codepages"
@@ -26,15 +29,15 @@ import (
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/gctuner"
 	"github.com/berth-dev/berth/controlplane/healthsocket"
+	"github.com/berth-dev/berth/controlplane/identities"
 	"github.com/berth-dev/berth/controlplane/idletuner"
-	"github.com/berth-dev/berth/controlplane/kubeconfig"
 	"github.com/berth-dev/berth/controlplane/listen"
-	"github.com/berth-dev/berth/controlplane/pki"
 	"github.com/berth-dev/berth/controlplane/rbac"
 	"github.com/berth-dev/berth/controlplane/relocation"
 	"github.com/berth-dev/berth/controlplane/scheduler"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 	"github.com/berth-dev/berth/controlplane/supervisor"
+	"github.com/berth-dev/berth/controlplane/wallclock"
 )
 
 const (
@@ -58,10 +61,10 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	own := datadir.Versions{
+	versions := datadir.Versions{
 		Format: dataFormat, Kubernetes: componentversion.DefaultKubeBinaryVersion, Etcd: version.Version,
 	}
-	former, err := datadir.CheckVersion(c.DataDir, own)
+	former, err := datadir.CheckVersion(c.DataDir, versions)
 	if err != nil {
 		return err
 	}
@@ -69,14 +72,16 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	if err := encryption.Prepare(c, former.Format >= encryptedFormat); err != nil {
 		return err
 	}
-	if err := datadir.RecordVersion(c.DataDir, own); err != nil {
+	if err := datadir.RecordVersion(c.DataDir, versions); err != nil {
 		return err
 	}
 	// Other users may pass through it; private files have directories of their own below it.
 	if err := os.MkdirAll(c.RunDir, 0o711); err != nil {
 		return fmt.Errorf("create --run-dir: %w", err)
 	}
-	if err := ensureIdentities(c, time.Now()); err != nil {
+	transport.CertCallbackRefreshDuration = c.CertificateReload()
+	own, err := identities.Ensure(identities.Deps{Clock: clock.RealClock{}, Wait: wallclock.Wait}, c)
+	if err != nil {
 		return err
 	}
 	admin, err := adminClient(c)
@@ -100,6 +105,7 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	defer health.Close()
 	started, idle := make(chan struct{}), idletuner.New(lateTimers, unusedTime)
 	defer goWhenStarted(ctx, started, tuneMemory)()
+	defer goWhenStarted(ctx, started, own.Run)()
 	defer goWhenStarted(ctx, started, func(ctx context.Context) {
 		if err := idle.Run(ctx); err != nil {
 			klog.V(2).InfoS("Failed to save CPU time while the cluster is not in use; an idle control plane needs more", "error", err)
@@ -119,12 +125,12 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	})
 }
 
-// livez returns the check of the health socket: whether the API server responds. What it says does not count, because it is
-// also unhealthy while etcd's disk is full, which a new process would not change.
+// livez returns the check of the health socket: whether the API server responds. Of what it says only that counts which a new process
+// changes: the certificate by which it reaches itself has ended, after three years. It is also unhealthy while etcd's disk is full.
 func livez(admin kubernetes.Interface) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		err := admin.Discovery().RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
-		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		err := admin.Discovery().RESTClient().Get().AbsPath("/livez/loopback-serving-certificate").Do(ctx).Error()
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code != http.StatusInternalServerError {
 			return nil
 		}
 		return err
@@ -224,55 +230,12 @@ func relocate(ctx context.Context, c *config.Config, former string) error {
 	return relocation.Record(c.DataDir)
 }
 
-// ensureIdentities creates certificates, keys and kubeconfigs.
-func ensureIdentities(c *config.Config, now time.Time) error {
-	authority, err := pki.Ensure(c.PKIDir(), pki.Spec{
-		Addresses: append([]string{c.Advertise(), c.ServiceIP().String()}, c.BindAddresses...),
-		NodeName:  c.NodeName, NodeIP: c.NodeIP,
-	}, now)
-	if err != nil {
-		return err
-	}
-	files := []struct {
-		path string
-		id   pki.Identity
-	}{
-		{c.AdminKubeconfig(), pki.Identity{CommonName: "berth:admin", Organizations: []string{"system:masters"}}},
-		{c.Kubeconfig("node"), pki.Identity{
-			CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"},
-		}},
-		{c.Kubeconfig(controllermanager.Name), pki.Identity{CommonName: "system:kube-controller-manager"}},
-		{c.Kubeconfig(scheduler.Name), pki.Identity{CommonName: "system:kube-scheduler"}},
-		{c.Kubeconfig("provision"), component(rbac.ProvisionUser)},
-		{c.Kubeconfig("attachdetach"), component(rbac.AttachDetachUser)},
-		{c.Kubeconfig("attacher"), component(rbac.AttacherUser)},
-		{c.Kubeconfig("replicaset"), component(rbac.ReplicaSetUser)},
-		{c.Kubeconfig("kube-proxy"), pki.Identity{CommonName: "system:kube-proxy"}}, // upstream's default policy has its role
-		{c.Kubeconfig("dns"), component(rbac.DNSUser)},
-		{c.Kubeconfig("approver"), component(rbac.ApproverUser)},
-		{c.Kubeconfig("load-balancer"), component(rbac.LoadBalancerUser)},
-		{c.Kubeconfig("timeline"), component(rbac.TimelineUser)},
-	}
-	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {
-		return err
-	}
-	for _, file := range files {
-		if err := kubeconfig.Ensure(file.path, c.ServerURL(), authority, file.id, now); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// component is the identity of one of Berth's components.
-func component(user string) pki.Identity {
-	return pki.Identity{CommonName: user, Organizations: []string{rbac.ComponentsGroup}}
-}
-
+// adminClient returns a client of the API server with all rights.
 func adminClient(c *config.Config) (kubernetes.Interface, error) {
-	restConfig, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
+	path := c.Kubeconfig(identities.ControlPlane)
+	restConfig, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %q: %w", c.AdminKubeconfig(), err)
+		return nil, fmt.Errorf("read kubeconfig %q: %w", path, err)
 	}
 	restConfig.QPS = -1
 	client, err := kubernetes.NewForConfig(restConfig)

@@ -1,0 +1,88 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// certificateLife is that of the test's cluster: a third of it has to suffice for a renewal and for one request, on a busy machine.
+const certificateLife = 30 * time.Second
+
+// TestCertificatesAreRenewedWhileTheClusterRuns runs a cluster whose certificates are valid for half a minute, until all of the first ones
+// have ended, and then uses the components. None was started again, and none was refused.
+func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	c := newIsolatedCluster(t)
+	c.up("--unsafe-no-fsync", "--certificate-lifetime", certificateLife.String())
+	importShell(t, c)
+	c.apply(serverPod("client", "client", "exec /bin/busybox sleep 1000000"))
+	c.waitPod("app=client", "ready", isReady)
+	before := c.insidePIDs(t)
+	_, ends := c.servingCertificate(t)
+
+	// Each client loads a renewed certificate within a twelfth of a life.
+	require.NoError(t, c.poll(func(context.Context) bool {
+		begin, _ := c.servingCertificate(t)
+		return begin.After(ends.Add(certificateLife / 6)) // the second renewal, and the first certificates are of no use
+	}), "the certificate of the API server is not renewed")
+
+	c.apply(strings.Replace(diskManifest, "%s", shell("echo kept > /disk/file; exec /bin/busybox sleep 1000000",
+		`"name": "writer", "volumeMounts": [{"name": "disk", "mountPath": "/disk"}]`), 1))
+	c.waitPod("name=writer", "ready", isReady) // provisioner, scheduler, kubelet
+	c.mustRun("kubectl", "create", "deployment", "web", "--image="+shellImage, "--", "/bin/busybox", "sh", "-c",
+		"mkdir /w; echo served > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w")
+	c.mustRun("kubectl", "patch", "deployment", "web", "--type=json", "-p",
+		`[{"op": "add", "path": "/spec/template/spec/containers/0/imagePullPolicy", "value": "Never"}]`)
+	c.mustRun("kubectl", "rollout", "status", "deployment/web", "--timeout=2m")                              // controller manager, ReplicaSet controller
+	require.Equal(t, "ok", c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/healthz")) // from the API server to the kubelet
+	c.mustRun("kubectl", "top", "node")
+	require.Equal(t, before, c.insidePIDs(t), "a process was started again")
+	for _, log := range []string{"berth", "controlplane", "kube-proxy", "dns"} {
+		content, err := os.ReadFile(filepath.Join(c.dataDir, "log", log+".log"))
+		require.NoError(t, err)
+		for line := range strings.Lines(string(content)) {
+			require.NotContains(t, line, "Unauthorized", log)
+			require.NotContains(t, line, "certificate has expired", log)
+		}
+	}
+	c.mustRun("kubectl", "delete", "deployment", "web")
+	c.stop()
+	require.Empty(t, c.leftovers())
+}
+
+// servingCertificate returns when the API server's certificate begins and ends. It begins an hour before it was made.
+func (c *cluster) servingCertificate(t *testing.T) (made, end time.Time) {
+	t.Helper()
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)))
+	require.NoError(t, err)
+	defer conn.Close()
+	leaf := conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
+	return leaf.NotBefore.Add(time.Hour), leaf.NotAfter
+}
+
+// insidePIDs returns the content of the pid files of an isolated cluster by their names.
+func (c *cluster) insidePIDs(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.runDir(), "*.inside-pid"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	pids := make(map[string]string)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		pids[filepath.Base(file)] = string(content)
+	}
+	return pids
+}

@@ -53,6 +53,9 @@ type Built struct {
 // ownPrefix begins the names of the image without which no Pod starts.
 const ownPrefix = "berth.local/pause:"
 
+// demoPrefix begins the names of the demo's image.
+const demoPrefix = "berth.local/demo:"
+
 // PauseSpec is the image of the sandbox process, berth.local/pause:version, from images/pause built as binary.
 func PauseSpec(binary []byte, version string) BuildSpec {
 	return BuildSpec{
@@ -75,7 +78,12 @@ func DemoSpec(binary []byte, version string) BuildSpec {
 func PauseName(version string) string { return ownPrefix + version }
 
 // DemoName is the name of the demo image.
-func DemoName(version string) string { return "berth.local/demo:" + version }
+func DemoName(version string) string { return demoPrefix + version }
+
+// isOwn reports whether an image is one that every cluster imports itself.
+func isOwn(name string) bool {
+	return strings.HasPrefix(name, ownPrefix) || strings.HasPrefix(name, demoPrefix)
+}
 
 func labels(title, description, version string) map[string]string {
 	return map[string]string{

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-dev/berth/internal/freeport"
+	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 )
@@ -28,6 +29,8 @@ const (
 	DefaultPodCIDR     = "10.85.0.0/16"
 	DefaultServiceCIDR = "10.86.0.0/16"
 	DefaultAPIPort     = 6443
+	// DefaultRegistryConfig need not exist.
+	DefaultRegistryConfig = "/etc/berth/certs.d"
 )
 
 // Config configures a cluster. The zero value of a field means its default. It has many fields because most are flags.
@@ -35,7 +38,7 @@ type Config struct {
 	// DataDir has everything that outlives the process. It may be relative or contain symbolic links; Complete resolves it
 	// to the kernel's path, by which mounts, loop devices and locks are found.
 	DataDir string
-	// BinDir holds berth-controlplane, containerd and their companions. Default: the directory of this binary.
+	// BinDir holds berth-controlplane, containerd and their companions. Default: that of programs.Dir.
 	BinDir string
 	// NodeName is the name of this machine's Node. Default: the host name, lower-cased.
 	NodeName string
@@ -67,6 +70,10 @@ type Config struct {
 	// ResolvConf names the name servers for names of the outside. Default: /etc/resolv.conf, and for Pods the servers behind
 	// the stub of systemd-resolved. It may be relative; Complete makes it absolute.
 	ResolvConf string
+	// RegistryConfig is the directory with the mirrors and certificates of registries, as containerd's certs.d: below it, a
+	// directory for each registry has a file hosts.toml. Default: containerd/certs.d in DataDir if that exists, else
+	// DefaultRegistryConfig. It may be relative; Complete makes it absolute.
+	RegistryConfig string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
 	// Hardened refuses Pods that are not restricted, and Services with external addresses.
@@ -113,12 +120,15 @@ func (c Config) Complete() (Config, error) {
 			return c, fmt.Errorf("--resolv-conf %q: %w", c.ResolvConf, err)
 		}
 	}
-	if c.BinDir == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return c, fmt.Errorf("find the directory of this program: %w", err)
+	if c.RegistryConfig != "" {
+		if c.RegistryConfig, err = filepath.Abs(c.RegistryConfig); err != nil {
+			return c, fmt.Errorf("--registry-config %q: %w", c.RegistryConfig, err)
 		}
-		c.BinDir = filepath.Dir(exe)
+	}
+	if c.BinDir == "" {
+		if c.BinDir, err = programs.Dir(); err != nil {
+			return c, err
+		}
 	}
 	if c.NodeName == "" {
 		name, err := os.Hostname()
@@ -201,6 +211,13 @@ func (c Config) validatePaths() error {
 	if c.ResolvConf != "" {
 		if _, err := os.Stat(c.ResolvConf); err != nil {
 			errs = append(errs, fmt.Errorf("--resolv-conf: create the file first, or correct the path: %w", err))
+		}
+	}
+	if c.RegistryConfig != "" {
+		if info, err := os.Stat(c.RegistryConfig); err != nil {
+			errs = append(errs, fmt.Errorf("--registry-config: create the directory first, or correct the path: %w", err))
+		} else if !info.IsDir() {
+			errs = append(errs, fmt.Errorf("--registry-config %s: it is a file: name the directory that has one for each registry", c.RegistryConfig))
 		}
 	}
 	if c.StaticPods != "" {
@@ -331,6 +348,22 @@ func (l Layout) ContainerdRoot() string { return filepath.Join(l.DataDir, "conta
 
 // ContainerdSocket is the container runtime's socket.
 func (l Layout) ContainerdSocket() string { return filepath.Join(l.RunDir, "containerd.sock") }
+
+// registryConfig is the directory with what is configured of registries; it need not exist.
+func (l Layout) registryConfig() string {
+	if l.RegistryConfig != "" {
+		return l.RegistryConfig
+	}
+	if own := filepath.Join(l.ContainerdRoot(), "certs.d"); isDir(own) {
+		return own
+	}
+	return DefaultRegistryConfig
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
 
 // Socket is the socket on which the running cluster serves its timeline.
 func (l Layout) Socket() string { return filepath.Join(l.RunDir, "berth.sock") }

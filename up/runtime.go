@@ -44,6 +44,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		// One rule for the whole cluster costs nothing per Pod, and cannot be left behind by a Pod.
 		ClusterMasquerade: machine.Firewall == "iptables",
 		AddressFilter:     c.addressFilter,
+		RegistryConfig:    c.registryConfig(),
 		Machine:           machine,
 	}, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/removal"
+	"github.com/berth-dev/berth/version"
 )
 
 // stateFormat is incremented when older versions of berth cannot read the data directory any more.
@@ -41,6 +42,9 @@ type state struct {
 	PagePort int `json:"pagePort,omitempty"`
 	// Hardened may change, too.
 	Hardened bool `json:"hardened,omitempty"`
+	// Berth and Kubernetes are the versions that ran the cluster last; empty if that was before they were recorded.
+	Berth      string `json:"berth,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
 
 	dataDir string // where it was read, if another cluster's
 }
@@ -151,6 +155,9 @@ func (l Layout) saveState() error {
 			return fmt.Errorf("--data-dir %s is of %s, not of %s: choose another directory, or start over with --reset", l.DataDir,
 				describeOwner(saved.Server), describeOwner(l.Server))
 		}
+		if err := l.checkVersions(saved.versions(), ownVersions()); err != nil {
+			return err
+		}
 		for _, fixed := range []struct{ flag, was, now string }{
 			{"node-name", saved.NodeName, l.NodeName},
 			{"pod-cidr", saved.PodCIDR, l.PodCIDR},
@@ -165,7 +172,7 @@ func (l Layout) saveState() error {
 	now := state{
 		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort,
 		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
-		Hardened: l.Hardened, PagePort: l.PagePort,
+		Hardened: l.Hardened, PagePort: l.PagePort, Berth: version.Berth, Kubernetes: version.Kubernetes,
 	}
 	if l.Server != "" {
 		now.Pods = networks{l.Pods, l.Pods6}.String()

@@ -22,14 +22,14 @@ const imagesVersion = "images.berth.dev/v1alpha1"
 func newImages() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "images", Aliases: []string{"image"}, Short: "List, import and remove the images that Pods can use",
+		Use: "images", Aliases: []string{"image"}, Short: "List, import, save, push and remove the images that Pods can use",
 		Example: "  berth images\n  berth images -o json | jq -r '.items[].name'\n  docker save myapp:v1 | berth images import -",
 		Args:    requireSubcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return listImages(cmd, output) },
 	}
 	imagesOutput(cmd, &output)
 	cmd.PersistentFlags().String("socket", "", "containerd's socket (default: the running cluster's)")
-	cmd.AddCommand(newImagesList(), newImagesImport(), newImagesRemove())
+	cmd.AddCommand(newImagesList(), newImagesImport(), newImagesSave(), newImagesServe(), newImagesRemove())
 	return cmd
 }
 

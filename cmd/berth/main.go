@@ -96,9 +96,10 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
 	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newKubeconfig(), newExplain(), markService(newPage()),
-		newDoctor(), newKubectl(), newImages(), newSnapshot())
+		newDoctor(), newKubectl(), newImages(), newSnapshot(), newUpgrade())
 	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
 		newRun(), newVersion(), newSetup(), newNodeProcess())
+	addReference(root)
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Args, shells.RunE = requireSubcommand, showHelp
@@ -130,7 +131,7 @@ func refuseDataDir(cmd *cobra.Command) error {
 	return nil
 }
 
-// dataDir returns --data-dir. An empty value is an error, not the default: it usually is an unset shell variable.
+// dataDir returns --data-dir, or what the environment or the machine's configuration has in its place. An empty value is an error, not the default: it usually is an unset shell variable.
 func dataDir(cmd *cobra.Command) (string, error) {
 	flag := cmd.Flag(dataDirFlag)
 	if flag == nil {
@@ -138,6 +139,12 @@ func dataDir(cmd *cobra.Command) (string, error) {
 	}
 	if !flag.Changed {
 		flag = cmd.Root().Flag(dataDirFlag)
+	}
+	// `berth up` has read the configuration that it was given.
+	if !flag.Changed && os.Getenv(dataDirVariable) == "" && cmd.Flag(printConfigFlag) == nil {
+		if dir, err := fileDataDir(); err != nil || dir != "" {
+			return dir, err
+		}
 	}
 	dir := flag.Value.String()
 	if dir == "" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/containerd"
 )
@@ -82,14 +83,13 @@ func runtimeConfig(root, cidr string) (containerd.Config, error) {
 	if err != nil {
 		return containerd.Config{}, usageError{err}
 	}
-	exe, err := os.Executable()
+	bin, err := programs.Dir()
 	if err != nil {
-		return containerd.Config{}, fmt.Errorf("find the directory of this program: %w", err)
+		return containerd.Config{}, err
 	}
-	bin := filepath.Dir(exe)
 	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
-		return containerd.Config{}, fmt.Errorf("containerd not found beside this program: run `make build`, "+
-			"or name a running one with --container-runtime-endpoint (%w)", err)
+		return containerd.Config{}, fmt.Errorf("containerd not found in %s: run `make build`, "+
+			"or name a running one with --container-runtime-endpoint (%w)", bin, err)
 	}
 	sum := sha256.Sum256([]byte(root))
 	id := hex.EncodeToString(sum[:4])

@@ -25,6 +25,9 @@ type upFlags struct {
 	demo, reset bool
 	without     []string
 	from        string
+	file        fileFlags
+	// remembered are the flags that the cluster has kept from an earlier start.
+	remembered map[string]bool
 }
 
 func newUp() *cobra.Command {
@@ -39,8 +42,10 @@ func newUp() *cobra.Command {
 			"networks, and nothing of them is left on the machine when they end, not even by kill -9. The API server is on\n" +
 			"127.0.0.1 as always, node ports are on the address that the start prints, and Pods reach other networks by the\n" +
 			"machine's address.\n\n" +
+			"Every flag can also be a key of /etc/berth/config.yaml or of the file that --config names; a flag of the command line\n" +
+			"precedes that, and that what the cluster has kept from its last start. --print-config prints what is in force.\n\n" +
 			"Exit codes: 0 stopped by a signal, 1 failed to start or stop, 2 wrong usage.",
-		Example: "  berth up\n  berth up --demo\n" +
+		Example: "  berth up\n  berth up --demo\n  berth up --print-config\n" +
 			"  berth up --data-dir ~/second --api-port 0 --isolated\n" +
 			"  berth up --data-dir ~/third --api-port 0 --pod-cidr 10.95.0.0/16 --service-cidr 10.96.0.0/16 --without kube-proxy,dns",
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -55,9 +60,16 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := f.file.apply(cmd); err != nil {
+		return err
+	}
 	layout, err := f.layout(cmd)
 	if err != nil {
 		return err
+	}
+	if f.file.print {
+		f.config = layout.Config // the flags' variables
+		return f.file.show(cmd, layout, f.remembered)
 	}
 	if f.reset && inside == nil {
 		if err := layout.Reset(cmd.Context()); err != nil {
@@ -110,7 +122,11 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 		return layout, err
 	}
 	if !f.reset || f.from != "" { // a copy has the state of its origin
-		if config, err = up.ApplySavedState(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
+		f.remembered = map[string]bool{}
+		if config, err = up.ApplySavedState(config, func(flag string) bool {
+			f.remembered[flag] = !cmd.Flags().Changed(flag)
+			return cmd.Flags().Changed(flag)
+		}); err != nil {
 			return layout, err
 		}
 	}
@@ -153,6 +169,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 		"(default: such Services get the nodes' addresses)")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
+	flags.StringVar(&config.RegistryConfig, "registry-config", "", "`directory` with mirrors and certificates of registries: NAME/hosts.toml for each, as containerd's certs.d\n"+
+		"(default: containerd/certs.d in the data directory if that exists, else "+up.DefaultRegistryConfig+")")
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", true, seccompDefaultUsage+";\nfalse leaves them without one")
 	flags.BoolVar(&config.Hardened, "hardened", false, "refuse what the CIS benchmark advises against: Pods that are not restricted, where their namespace has no label that allows\n"+
 		"them, and Services with external addresses; remembered until --hardened=false")
@@ -179,4 +197,5 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.from, "from", "", "begin with a copy of the cluster that was saved with this `name` (berth snapshot save), in a new --data-dir")
 	addSnapshotsFlag(cmd)
 	flags.BoolVar(&f.reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
+	f.file.register(flags)
 }

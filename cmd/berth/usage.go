@@ -42,6 +42,15 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 
 // flagError replaces pflag's error by one that says what the flag accepts, or which flag was probably meant.
 func flagError(cmd *cobra.Command, err error) error {
+	err = describeFlagError(err)
+	if near := closestFlag(cmd, err); near != "" {
+		return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
+	}
+	return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
+}
+
+// describeFlagError replaces pflag's error about a value by one that says what the flag accepts.
+func describeFlagError(err error) error {
 	var invalid *pflag.InvalidValueError
 	var number *strconv.NumError
 	if errors.As(err, &invalid) {
@@ -56,10 +65,7 @@ func flagError(cmd *cobra.Command, err error) error {
 			err = fmt.Errorf("--%s %q: not %s", invalid.GetFlag().Name, invalid.GetValue(), wants)
 		}
 	}
-	if near := closestFlag(cmd, err); near != "" {
-		return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
-	}
-	return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
+	return err
 }
 
 // unknownCommand returns the error for an unknown subcommand of cmd, with the closest known one.

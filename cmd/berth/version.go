@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/internal/sbom"
 	"github.com/berth-dev/berth/version"
 )
@@ -57,11 +58,22 @@ func printMaterials(cmd *cobra.Command, output string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	programs, err := sbom.ReadPrograms(filepath.Dir(self))
+	dir, err := programs.Dir()
 	if err != nil {
 		return err
 	}
+	parts, err := sbom.ReadPrograms(dir)
+	if err != nil {
+		return err
+	}
+	if dir != filepath.Dir(self) {
+		program, err := sbom.ReadProgram(self)
+		if err != nil {
+			return err
+		}
+		parts = append([]sbom.Program{program}, parts...)
+	}
 	encoder := json.NewEncoder(cmd.OutOrStdout())
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(sbom.New(programs, sbom.Options{Name: "berth", Version: version.Berth, Created: time.Now()}))
+	return encoder.Encode(sbom.New(parts, sbom.Options{Name: "berth", Version: version.Berth, Created: time.Now()}))
 }

@@ -37,26 +37,15 @@ func ReadPrograms(dir string) ([]Program, error) {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
-		info, err := entry.Info()
-		if err != nil || info.Mode()&0o111 == 0 {
-			return err
-		}
-		built, err := buildinfo.ReadFile(path)
-		if err != nil { // a script, or a program in another language
-			return nil //nolint:nilerr // it is none of Go's
-		}
 		name, err := filepath.Rel(dir, path)
 		if err != nil {
 			return err
 		}
-		sum, err := hashFile(path)
-		if err != nil {
-			return err
+		program, found, err := readProgram(path, filepath.ToSlash(name))
+		if found {
+			programs = append(programs, program)
 		}
-		programs = append(programs, Program{
-			Name: filepath.ToSlash(name), SHA256: sum, Main: built.Path, GoVersion: built.GoVersion, Modules: modulesOf(built),
-		})
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the programs of %s: %w", dir, err)
@@ -65,6 +54,34 @@ func ReadPrograms(dir string) ([]Program, error) {
 		return nil, fmt.Errorf("read the programs of %s: there are none", dir)
 	}
 	return programs, nil
+}
+
+// ReadProgram returns the program that is the file at path, under its base name.
+func ReadProgram(path string) (Program, error) {
+	program, found, err := readProgram(path, filepath.Base(path))
+	if err == nil && !found {
+		err = errors.New("it is no program of Go")
+	}
+	if err != nil {
+		return program, fmt.Errorf("read the program %s: %w", path, err)
+	}
+	return program, nil
+}
+
+// readProgram returns the program at path. found is false if Go has not built it, or if it is not executable.
+func readProgram(path, name string) (program Program, found bool, err error) {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&0o111 == 0 {
+		return program, false, err
+	}
+	built, err := buildinfo.ReadFile(path)
+	if err != nil { // a script, or a program in another language
+		return program, false, nil //nolint:nilerr // it is none of Go's
+	}
+	sum, err := hashFile(path)
+	return Program{
+		Name: name, SHA256: sum, Main: built.Path, GoVersion: built.GoVersion, Modules: modulesOf(built),
+	}, true, err
 }
 
 // modulesOf returns the modules of a program, those that replace others in place of them.

@@ -43,6 +43,8 @@ type Config struct {
 	// AddressFilter says that the caller has installed package addressfilter's table of the bridge, so that the CNI plugin
 	// berth keeps the Pods to their own addresses.
 	AddressFilter bool
+	// RegistryConfig is the directory of Registries. Default: certs.d in Root.
+	RegistryConfig string
 	// SystemdCgroup lets systemd make the Pods' cgroups; the CRI client must then name slices as cgroup parents.
 	SystemdCgroup bool
 	// Machine is what this machine has, from [Detect].
@@ -65,7 +67,12 @@ func (c Config) State() string { return filepath.Join(c.RunDir, "containerd") }
 func (c Config) File() string { return filepath.Join(c.RunDir, "containerd.toml") }
 
 // Registries is the directory in which people may describe registries, as containerd's hosts.toml files.
-func (c Config) Registries() string { return filepath.Join(c.Root, "certs.d") }
+func (c Config) Registries() string {
+	if c.RegistryConfig != "" {
+		return c.RegistryConfig
+	}
+	return filepath.Join(c.Root, "certs.d")
+}
 
 // NetworkCache matches the files in which the CNI library remembers this cluster's Pods. It has no setting for
 // their place; they end with their Pods, and are safe to remove once no Pod of the cluster is left.

@@ -1,0 +1,64 @@
+package imagestore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+
+	"cuelabs.dev/go/oci/ociregistry"
+	"cuelabs.dev/go/oci/ociregistry/ociserver"
+	"k8s.io/utils/clock"
+)
+
+// maxManifest is the most that a manifest may have, which is what registries allow.
+const maxManifest = 4 << 20
+
+// PushHandler is a registry over HTTP (the distribution specification of OCI) whose images are those of the store: who pushes an image
+// gives it to Pods. It needs a user and a password. Close ends it.
+type PushHandler struct {
+	// User and Password are what clients log in with. The password is random.
+	User, Password string
+	pushed         *pushed
+	registry       http.Handler
+}
+
+// NewPushHandler returns a PushHandler for the store, which it does not close.
+func (s *Store) NewPushHandler(options PushOptions) *PushHandler {
+	options.MaxBytes = cmp.Or(options.MaxBytes, DefaultMaxBytes)
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	backend := &pushed{store: s, options: options, writing: make(map[string]bool)}
+	return &PushHandler{
+		User: "berth", Password: rand.Text(), pushed: backend,
+		registry: ociserver.New(backend, &ociserver.Options{DisableReferrersAPI: true}),
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *PushHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, password, _ := r.BasicAuth()
+	if !same(user, h.User) || !same(password, h.Password) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="berth images serve"`)
+		w.Header().Set("Docker-Distribution-API-Version", "registry/2.0")
+		_ = ociregistry.WriteError(w, ociregistry.ErrUnauthorized)
+		return
+	}
+	if strings.Contains(r.URL.Path, "/manifests/") {
+		r.Body = http.MaxBytesReader(w, r.Body, maxManifest)
+	}
+	h.registry.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hostKey{}, r.Host)))
+}
+
+// same compares secrets without showing by the time that it takes where they differ.
+func same(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// Close ends uploads that were not completed and releases what belongs to no image. No request may be served any more.
+func (h *PushHandler) Close(ctx context.Context) error { return h.pushed.close(ctx) }

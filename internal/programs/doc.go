@@ -1,0 +1,2 @@
+// Package programs finds the programs that berth starts.
+package programs

@@ -347,6 +347,7 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	if c.isRestart() {
 		if err := c.waitNodeReady(ctx); err == nil {
 			c.logAndPrint(nodeProcess + " is ready again")
+			c.link.Up(c.readyText())
 		} else if ctx.Err() == nil {
 			c.logger.Warn("failed to wait for the Node", "error", err)
 		}
@@ -360,6 +361,7 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	if c.config.Member != nil {
 		c.progress.Printf("\nNode %s of the cluster at %s is ready after %.1f s.\n\n  stop        Ctrl-C\n",
 			c.NodeName, c.Server, c.clock.Since(c.startedAt).Seconds())
+		c.link.Up(c.readyText())
 		return nil
 	}
 	if err := c.waitServices(ctx); err != nil {
@@ -375,8 +377,17 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	}
 	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  see it      %s\n  stop        Ctrl-C\n",
 		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), seeIt)
+	c.link.Up(c.readyText())
 	if !c.config.Demo {
 		return nil
 	}
 	return c.demo(ctx)
+}
+
+// readyText describes the cluster to the service manager.
+func (c *Cluster) readyText() string {
+	if c.config.Member != nil {
+		return "node " + c.NodeName + " of the cluster at " + c.Server
+	}
+	return "Kubernetes " + version.Kubernetes + ", kubeconfig " + c.AdminKubeconfig()
 }

@@ -1,6 +1,9 @@
 package up
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // inherited are the variables that child processes get of the environment of the user who starts the cluster: those that say
 // how to reach the network, how to write, and how to trace. Credentials of clouds and tools are not among them.
@@ -37,4 +40,20 @@ func isInherited(name string) bool {
 		}
 	}
 	return false
+}
+
+// watchdogPID says to systemd's library which process has to show that it works.
+const watchdogPID = "WATCHDOG_PID"
+
+// withoutNotification returns the variables without those by which a service notifies systemd (sd_notify(3)): that is the
+// supervisor's to do.
+func withoutNotification(environment []string) []string {
+	return withoutVariables(environment, "NOTIFY_SOCKET", "WATCHDOG_USEC", watchdogPID)
+}
+
+func withoutVariables(environment []string, names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(names, name)
+	})
 }

@@ -12,3 +12,9 @@ func TestChildrenGetNoCredentials(t *testing.T) {
 		"GITHUB_TOKEN=canary", "LD_PRELOAD=/tmp/x.so",
 	}))
 }
+
+func TestNodeProcessDoesNotNotify(t *testing.T) {
+	require.Equal(t, []string{"A=1", "INVOCATION_ID=x"}, withoutNotification([]string{
+		"A=1", "NOTIFY_SOCKET=/run/systemd/notify", "WATCHDOG_USEC=1", "WATCHDOG_PID=1", "INVOCATION_ID=x",
+	}))
+}

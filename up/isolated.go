@@ -137,7 +137,8 @@ func (c *Cluster) becomeIsolated(lock, listener, page *os.File, created bool, ar
 		return err
 	}
 	program := c.Program(isolate.Program)
-	err = unix.Exec(program, append([]string{program}, config.Args()...), os.Environ())
+	// In a PID namespace of its own the supervisor has another PID than systemd knows.
+	err = unix.Exec(program, append([]string{program}, config.Args()...), withoutVariables(os.Environ(), watchdogPID))
 	return fmt.Errorf("start %s: %w", program, err)
 }
 

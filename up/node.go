@@ -76,7 +76,7 @@ func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyL
 		Files: []int{int(lock.Fd())},
 		// Its death ends no Pod. What it does with a Pod's programs needs the environment of the user.
 		Node: supervisor.Program{
-			Name: nodeProcess, Path: program, Argv: []string{os.Args[0], NodeCommand, c.DataDir}, Env: os.Environ(), Log: c.Log("berth"),
+			Name: nodeProcess, Path: program, Argv: []string{os.Args[0], NodeCommand, c.DataDir}, Env: withoutNotification(os.Environ()), Log: c.Log("berth"),
 			PIDFile: c.pidFile(nodeProcess), DeathSignal: syscall.SIGKILL, Health: c.socketHealth(nodeProcess, maxHealthFailures),
 		},
 	}

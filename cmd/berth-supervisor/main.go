@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
@@ -38,14 +39,25 @@ func run(ctx context.Context) error {
 	}
 	defer file.Close()
 	clock := clock.RealClock{}
+	watchdog, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return fmt.Errorf("read systemd's watchdog timeout (WatchdogSec of the unit): %w", err)
+	}
 	s, err := supervisor.New(supervisor.Deps{
 		Display: progress.New(os.Stdout, terminalWidth(), clock),
 		Logger:  slog.New(slog.NewTextHandler(file, nil)).With("component", "supervisor"), Clock: clock,
+		Notify: notify, Watchdog: watchdog,
 	}, plan)
 	if err != nil {
 		return err
 	}
 	return s.Run(ctx)
+}
+
+// notify sends a state to systemd, if that has started this process.
+func notify(state string) error {
+	_, err := daemon.SdNotify(false, state)
+	return err
 }
 
 // terminalWidth returns a function with the width of the terminal; nil if standard output is none.

@@ -159,6 +159,11 @@ func (l *Link) request(request supervisor.Request) error {
 // Started says that the node can run Pods.
 func (l *Link) Started() { _ = l.request(supervisor.Request{Kind: supervisor.KindStarted}) }
 
+// Up says that what the user has started is ready; text describes it.
+func (l *Link) Up(text string) {
+	_ = l.request(supervisor.Request{Kind: supervisor.KindUp, Text: text})
+}
+
 // Done says that this process has ended its task, with an error if it failed. The cluster stops then. If keepPods is set, its Pods
 // run on, and nothing of them is cleaned up.
 func (l *Link) Done(err error, keepPods bool) error {

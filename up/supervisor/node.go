@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
 
@@ -118,6 +119,8 @@ func (s *Supervisor) handle(request Request) {
 		s.mu.Lock()
 		s.started = true
 		s.mu.Unlock()
+	case KindUp:
+		s.notify(daemon.SdNotifyReady + "\nSTATUS=" + request.Text)
 	case KindDone:
 		var err error
 		if request.Text != "" {

@@ -59,6 +59,8 @@ const (
 	KindPrint    Kind = "print"
 	// KindStarted says that the node can run Pods: from now on it is started again as often as needed.
 	KindStarted Kind = "started"
+	// KindUp says that what the user has started is ready: the service manager is notified. Text describes it.
+	KindUp Kind = "up"
 	// KindDone is the last request of a process that has ended its task: the cluster stops. Text is the error that made it
 	// end early, if any.
 	KindDone Kind = "done"

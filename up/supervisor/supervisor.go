@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"k8s.io/utils/clock"
 )
 
@@ -51,11 +52,15 @@ type Display interface {
 	Printf(format string, args ...any)
 }
 
-// Deps are the dependencies of a Supervisor. All are required.
+// Deps are the dependencies of a Supervisor. Display, Logger and Clock are required.
 type Deps struct {
 	Display Display
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
+	// Notify sends a state to the service manager (sd_notify(3)) that has started this process; nil if none has.
+	Notify func(state string) error
+	// Watchdog is how long the service manager waits for a sign of life; 0 if it wants none.
+	Watchdog time.Duration
 }
 
 // Supervisor runs a Plan.
@@ -113,9 +118,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		defer close(nodeEnded)
 		s.runNode(nodeCtx, again)
 	}()
+	stopFeeding := s.feedWatchdog()
+	defer stopFeeding()
 	var err error
 	select {
 	case <-ctx.Done():
+		s.notify(daemon.SdNotifyStopping)
 		s.stopNode()
 	case err = <-s.done:
 	case <-nodeEnded:

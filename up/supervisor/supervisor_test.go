@@ -92,6 +92,7 @@ func TestNode(t *testing.T) {
 		say(Request{Kind: KindPrint, Text: "found it with " + strings.Join(lines, ",")})
 	}
 	say(Request{Kind: KindStarted})
+	say(Request{Kind: KindUp, Text: "all of it"})
 	for {
 		var event Event
 		require.NoError(t, in.Decode(&event))

@@ -185,6 +185,15 @@ sbom: build ## list what all programs are made of, with licences: bin/sbom.spdx.
 	@$(GO) run ./hack/notices -bin $(BIN) -version $(VERSION) -sbom $(BIN)/sbom.spdx.json -notices $(BIN)/THIRD_PARTY_NOTICES.txt
 	@echo "written: $(BIN)/sbom.spdx.json, $(BIN)/THIRD_PARTY_NOTICES.txt"
 
+# Packages: for this machine's processor what make build made, for another one what hack/cross.sh builds.
+HOST_ARCH := $(shell $(GO) env GOARCH)
+ARCH ?= $(HOST_ARCH)
+
+.PHONY: dist
+dist: build ## make packages: bin/dist/berth_….deb, .rpm, .tar.gz, SHA256SUMS (ARCH=arm64 builds for that processor; root)
+	@if [ $(ARCH) = $(HOST_ARCH) ]; then ./hack/dist.sh $(BIN) $(ARCH) $(VERSION) $(BIN)/dist; else \
+		./hack/cross.sh $(ARCH) $(BIN)/$(ARCH) $(VERSION) $(COMMIT) && ./hack/dist.sh $(BIN)/$(ARCH) $(ARCH) $(VERSION) $(BIN)/dist; fi
+
 .PHONY: reproducible
 reproducible: ## build twice, in two directories, and compare: ARGS='berth berth-controlplane' (committed files only)
 	@./hack/reproducible.sh $(ARGS)

@@ -1,0 +1,84 @@
+//go:build vm
+
+package vm
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// debs makes two Debian packages of the built programs, of which the second has another berth, in a directory for a machine.
+func debs(t *testing.T) (share, older, newer string) {
+	t.Helper()
+	share = t.TempDir()
+	bin, err := filepath.Abs(*programs)
+	require.NoError(t, err)
+	for i, version := range []string{"0.1.0", "0.1.1"} {
+		programs := filepath.Join(share, version)
+		runHost(t, "mkdir", programs)
+		for _, name := range []string{
+			"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "runc", "cni", "images",
+		} {
+			runHost(t, "cp", "-a", filepath.Join(bin, name), programs)
+		}
+		runHost(t, "go", "-C", "..", "build", "-trimpath", "-ldflags", "-s -w -X github.com/berth-dev/berth/version.Berth="+version,
+			"-o", filepath.Join(programs, "berth"), "./cmd/berth")
+		runHost(t, "../hack/dist.sh", programs, "amd64", version, filepath.Join(share, "dist"))
+		runHost(t, "rm", "-rf", programs)
+		*[]*string{&older, &newer}[i] = "/share/dist/berth_" + version + "_amd64.deb"
+	}
+	runHost(t, "sh", "-c", "rm "+quote(share)+"/dist/*.rpm "+quote(share)+"/dist/*.tar.gz")
+	runHost(t, "cp", "guest/package-pod.yaml", share)
+	return share, older, newer
+}
+
+// TestPackage installs Berth from a Debian package, which starts a Kubernetes; restarts it, reboots the machine, upgrades, removes and
+// purges the package, with a Pod that records whether it was disturbed.
+func TestPackage(t *testing.T) {
+	files, older, newer := debs(t)
+	m := start(t, Options{Shares: []Share{{Dir: files, Path: share}}, Name: "node", MemoryMiB: 3072})
+	witness := func() []string { return strings.Fields(output(t, m, "cat /var/log/witness/witness")) }
+	ready := func() {
+		t.Helper()
+		waitFor(t, m, 300, `[ "$(berth kubectl get pod witness -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}')" = True ]`)
+	}
+
+	output(t, m, "dpkg -i "+older)
+	require.Equal(t, "active", output(t, m, "systemctl is-active berth"), "installing starts it, and waits until it is ready")
+	require.Equal(t, "enabled", output(t, m, "systemctl is-enabled berth"))
+	require.Contains(t, output(t, m, "systemctl show -P StatusText berth"), "kubeconfig /var/lib/berth/admin.kubeconfig")
+	require.Contains(t, output(t, m, "berth up --print-config"), "api-port: 6443 # of the cluster in /var/lib/berth")
+	waitFor(t, m, 120, "berth kubectl get serviceaccount default")
+	output(t, m, "berth kubectl apply -f /share/package-pod.yaml")
+	ready()
+	require.Equal(t, []string{"starts"}, witness())
+
+	output(t, m, "systemctl restart berth")
+	ready()
+	require.Equal(t, []string{"starts"}, witness(), "a restart leaves Pods alone")
+
+	require.NoError(t, m.Reboot(t.Context()))
+	waitFor(t, m, 600, "[ $(wc -l < /var/log/witness/witness) = 3 ]")
+	require.Equal(t, []string{"starts", "ends", "starts"}, witness(), "a reboot ends Pods within their grace periods, and they come back")
+	waitFor(t, m, 300, "systemctl is-active berth")
+
+	require.Contains(t, output(t, m, "berth upgrade --check"), "`systemctl restart berth.service` starts it with the installed berth, and its Pods run on")
+	output(t, m, "dpkg -i "+newer)
+	require.Contains(t, output(t, m, "berth version"), "0.1.1")
+	require.Equal(t, "active", output(t, m, "systemctl is-active berth"))
+	ready()
+	require.Contains(t, output(t, m, "cat /var/lib/berth/cluster.json"), `"berth": "0.1.1"`)
+	require.Equal(t, []string{"starts", "ends", "starts"}, witness(), "an upgrade leaves Pods alone")
+
+	output(t, m, "dpkg -r berth")
+	require.Equal(t, []string{"starts", "ends", "starts", "ends"}, witness(), "removing ends the Pods in order")
+	output(t, m, "[ -f /var/lib/berth/cluster.json ] && ! [ -e /usr/bin/berth ] && ! [ -e /usr/libexec/berth ]")
+	require.Empty(t, output(t, m, "pgrep -a 'berth|containerd' || true"))
+
+	output(t, m, "dpkg -P berth")
+	require.Empty(t, output(t, m, "ls -d /var/lib/berth* /etc/berth 2>/dev/null || true"))
+	require.Empty(t, output(t, m, "grep berth /proc/self/mountinfo || true"))
+}

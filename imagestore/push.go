@@ -85,16 +85,11 @@ func (p *pushed) keep(ctx context.Context, dgst digest.Digest) error {
 	return nil
 }
 
-// close ends the uploads under way and releases what belongs to no image.
+// close releases what belongs to no image: blobs, and uploads under way.
 func (p *pushed) close(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for id := range p.writing {
-		if err := p.store.client.ContentStore().Abort(ctx, uploadRef(id)); err != nil && !errdefs.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("end upload %s: %w", id, err))
-		}
-	}
 	for _, lease := range p.leases {
 		err := p.store.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete)
 		if err != nil && !errdefs.IsNotFound(err) {

@@ -132,11 +132,10 @@ func (u *upload) Cancel() error {
 		return nil
 	}
 	u.forget()
-	err := u.pushed.store.client.ContentStore().Abort(context.WithoutCancel(u.ctx), uploadRef(u.id))
-	if errdefs.IsNotFound(err) {
-		err = nil
-	}
-	return errors.Join(u.writer.Close(), err)
+	err := u.writer.Close()
+	// It frees the space early; what it leaves, as when the store has not closed the upload yet, goes with the lease.
+	_ = u.pushed.store.client.ContentStore().Abort(context.WithoutCancel(u.ctx), uploadRef(u.id))
+	return err
 }
 
 func (u *upload) forget() {

@@ -35,7 +35,7 @@ func otherValue(t *testing.T, flag *pflag.Flag, dir string) string {
 		return "3m"
 	}
 	if flag.Value.Type() == "string" && (strings.HasSuffix(flag.Name, "-dir") || strings.HasSuffix(flag.Name, "-path") || flag.Name == "resolv-conf" ||
-		flag.Name == "registry-config") {
+		flag.Name == "registry-config" || flag.Name == "snapshots") {
 		return dir
 	}
 	t.Fatalf("--%s is new: give it a value in this test", flag.Name)

@@ -51,7 +51,7 @@ func TestEveryFlagOfUpCanBeInTheFile(t *testing.T) {
 	var file strings.Builder
 	var lines []string
 	add := func(flag *pflag.Flag) {
-		if _, refused := notInFile()[flag.Name]; refused || flag.Name == "isolated" { // which excludes --api-address
+		if _, refused := notInFile()[flag.Name]; refused || flag.Hidden || flag.Name == "isolated" { // which excludes --api-address
 			return
 		}
 		fmt.Fprintf(&file, "%s: %s\n", flag.Name, otherValue(t, flag, dir))

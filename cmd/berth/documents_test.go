@@ -129,7 +129,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 					})
 				}, "%s: `%s`: there is no such target", path, command)
 			case strings.HasPrefix(words[0], "--") && words[0] != "--force": // which is kubectl's
-				if _, ok := flagOf(words[0], all...); !ok {
+				if _, ok := flagOf(words[0], all...); !ok && filepath.Base(path) != "migration.md" { // which names the flags of other programs, too
 					t.Errorf("%s: no command has the flag %s", path, words[0])
 				}
 				words[0] = "--"

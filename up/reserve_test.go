@@ -1,6 +1,7 @@
 package up
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ func TestDefaultReservationFitsTheMachine(t *testing.T) {
 	require.EqualValues(t, 1000, ptr.To(reservedPIDs.of(32768)).Value())
 	require.EqualValues(t, 400, ptr.To(reservedPIDs.of(4000)).Value())
 	l := Layout{Config: Config{DataDir: t.TempDir()}}
+	require.NoError(t, os.Mkdir(l.KubeletDir(), 0o755)) // as it is since before the start
 	require.NoError(t, l.Resources.complete())
 	require.EqualValues(t, DefaultPodPidsLimit, l.Resources.PodPidsLimit)
 	require.Equal(t, DefaultOOMScoreAdj, *l.Resources.OOMScoreAdj)

@@ -63,6 +63,9 @@ func (f *fileFlags) apply(cmd *cobra.Command) error {
 	if errors.Is(err, fs.ErrNotExist) && !f.given[configFlag] {
 		return nil
 	}
+	if errors.Is(err, fs.ErrPermission) && !f.given[configFlag] && !f.print {
+		return nil // this is not root, which the start says
+	}
 	if err != nil {
 		return usageError{fmt.Errorf("--config: %w", err)}
 	}

@@ -157,7 +157,7 @@ func TestKubeletRefusesBadInput(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "half": kubeletHeader + "authentication: {x509: {", "unknown": kubeletHeader + "maxPod: 1\n",
 		"contradiction":         kubeletHeader + "serializeImagePulls: true\nmaxParallelImagePulls: 3\n",
-		"unsupported":           kubeletHeader + "cpuManagerPolicy: static\n",
+		"unsupported":           kubeletHeader + "cpuManagerPolicy: generous\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n",
 		"runtime":               kubeletHeader + "containerRuntimeEndpoint: unix:///nowhere.sock\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n",
 		"bad.d/10-drop-in.conf": "apiVersion: kubelet.config.k8s.io/v1beta1\n",
 	} {

@@ -25,7 +25,7 @@ func (c Config) Write() error {
 		mode os.FileMode
 	}{
 		// Others may pass, not look: a Pod with its own user namespace is "others" on the way to its root.
-		{c.Root, 0o711}, {c.RunDir, 0o711}, {c.shimDir(), 0o700}, {c.CNIConfDir, 0o700}, {c.Registries(), 0o700},
+		{c.Root, 0o711}, {c.RunDir, 0o711}, {c.shimDir(), 0o700}, {c.CNIConfDir, 0o700},
 	} {
 		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return fmt.Errorf("configure containerd: %w", err)

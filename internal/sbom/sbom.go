@@ -84,6 +84,9 @@ func readProgram(path, name string) (program Program, found bool, err error) {
 	}, true, err
 }
 
+// repository is the path of this repository's module; those of its other modules begin with it.
+const repository = "github.com/berth-dev/berth"
+
 // modulesOf returns the modules of a program, those that replace others in place of them.
 func modulesOf(built *debug.BuildInfo) []Module {
 	var modules []Module
@@ -91,8 +94,8 @@ func modulesOf(built *debug.BuildInfo) []Module {
 		if module.Replace != nil {
 			module = module.Replace
 		}
-		// A module without a version is this repository itself.
-		if module.Version != "" && module.Version != "(devel)" {
+		// A module without a version is this repository itself, as are its own modules where the build has given them the commit's.
+		if module.Version != "" && module.Version != "(devel)" && module.Path != repository && !strings.HasPrefix(module.Path, repository+"/") {
 			modules = append(modules, Module{Path: module.Path, Version: module.Version})
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 
@@ -61,6 +62,9 @@ func connect(t *testing.T, path string) kubernetes.Interface {
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(t, err)
 	config.QPS = -1
+	// A client that has its certificate from a file watches that file for ever.
+	require.NoError(t, rest.LoadTLSFiles(config))
+	config.CertFile, config.KeyFile = "", ""
 	var mu sync.Mutex
 	var connections []net.Conn
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -3,6 +3,7 @@ package health_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +17,9 @@ import (
 	"github.com/berth-dev/berth/provision/health"
 )
 
-// driver reports what the test sets. Only one goroutine of a synctest bubble runs at a time between waits.
+// driver reports what the test sets.
 type driver struct {
+	mu    sync.Mutex
 	found map[string][]health.Problem
 	err   error
 	calls int
@@ -25,9 +27,25 @@ type driver struct {
 }
 
 func (d *driver) VolumeHealth(_ context.Context, handles func() []string) (map[string][]health.Problem, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.calls++
 	d.asked = handles()
 	return d.found, d.err
+}
+
+// set changes what the driver reports from now on.
+func (d *driver) set(found map[string][]health.Problem, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found, d.err = found, err
+}
+
+// called returns how often the driver was called, and for which volumes the last time.
+func (d *driver) called() (calls int, asked []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.calls, d.asked
 }
 
 // TestHealthOfVolumes reports a volume that is degraded once, what changes, and its recovery.
@@ -52,25 +70,29 @@ func TestHealthOfVolumes(t *testing.T) {
 		defer func() { cancel(); require.NoError(t, <-done) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.Equal(t, 1, d.calls, "a driver that reports no health is left alone")
+		calls, _ := d.called()
+		require.Equal(t, 1, calls, "a driver that reports no health is left alone")
 		require.NoError(t, monitor.Ready())
 
-		d.err = nil
-		d.found = map[string][]health.Problem{"handle-a": {{Status: "DEGRADED", Reason: "PathLost", Message: "1 of 2 paths works"}}, "handle-z": {{}}}
+		d.set(map[string][]health.Problem{
+			"handle-a": {{Status: "DEGRADED", Reason: "PathLost", Message: "1 of 2 paths works"}}, "handle-z": {{}},
+		}, nil)
 		monitor.RetryNow()
 		synctest.Wait()
-		require.Equal(t, []string{"handle-a", "handle-b"}, d.asked)
+		_, asked := d.called()
+		require.Equal(t, []string{"handle-a", "handle-b"}, asked)
 		require.Equal(t, "Warning VolumeConditionAbnormal Volume a: PathLost (degraded): 1 of 2 paths works", <-events.Events)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, 7, d.calls)
+		calls, _ = d.called()
+		require.Equal(t, 7, calls)
 		require.Empty(t, events.Events, "nothing has changed")
 
-		d.found["handle-a"] = []health.Problem{{Status: "DATA_LOSS", Reason: "DiskFailed"}}
+		d.set(map[string][]health.Problem{"handle-a": {{Status: "DATA_LOSS", Reason: "DiskFailed"}}, "handle-z": {{}}}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, "Warning VolumeConditionAbnormal Volume a: DiskFailed (data_loss)", <-events.Events)
-		d.found = nil
+		d.set(nil, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, "Normal VolumeConditionNormal Volume a is normal again", <-events.Events)

@@ -29,7 +29,7 @@ const (
 	DefaultPodCIDR     = "10.85.0.0/16"
 	DefaultServiceCIDR = "10.86.0.0/16"
 	DefaultAPIPort     = 6443
-	// DefaultRegistryConfig need not exist.
+	// DefaultRegistryConfig is where an administrator describes registries; it need not exist.
 	DefaultRegistryConfig = "/etc/berth/certs.d"
 )
 
@@ -71,8 +71,8 @@ type Config struct {
 	// the stub of systemd-resolved. It may be relative; Complete makes it absolute.
 	ResolvConf string
 	// RegistryConfig is the directory with the mirrors and certificates of registries, as containerd's certs.d: below it, a
-	// directory for each registry has a file hosts.toml. Default: containerd/certs.d in DataDir if that exists, else
-	// DefaultRegistryConfig. It may be relative; Complete makes it absolute.
+	// directory for each registry has a file hosts.toml. Default: DefaultRegistryConfig if that exists and
+	// containerd/certs.d in DataDir does not, else the latter, which may come later. It may be relative; Complete makes it absolute.
 	RegistryConfig string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
@@ -354,10 +354,11 @@ func (l Layout) registryConfig() string {
 	if l.RegistryConfig != "" {
 		return l.RegistryConfig
 	}
-	if own := filepath.Join(l.ContainerdRoot(), "certs.d"); isDir(own) {
-		return own
+	own := filepath.Join(l.ContainerdRoot(), "certs.d")
+	if !isDir(own) && isDir(DefaultRegistryConfig) {
+		return DefaultRegistryConfig
 	}
-	return DefaultRegistryConfig
+	return own // containerd reads it at each pull, so it may come later
 }
 
 func isDir(path string) bool {

@@ -81,13 +81,12 @@ func (c *Cluster) waitServices(ctx context.Context) error {
 		if !c.runs(name) {
 			continue
 		}
-		select {
-		case <-ready.done:
-		case <-ctx.Done():
+		err := ready.wait(ctx)
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if ready.err != nil {
-			c.progress.Failed(name, ready.err)
+		if err != nil {
+			c.progress.Failed(name, err)
 		}
 	}
 	return nil

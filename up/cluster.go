@@ -23,7 +23,6 @@ import (
 	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/up/supervised"
 	"github.com/berth-dev/berth/up/supervisor"
-	"github.com/berth-dev/berth/version"
 )
 
 // kubeletPort is the kubelet's port on the pod bridge's address, which differs between clusters on one machine.
@@ -289,7 +288,7 @@ func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 	if err != nil {
 		return false, ignoreStop(ctx, err)
 	}
-	if err = required.controlplane.wait(ctx); err == nil {
+	if err = c.reportNode(ctx, required.controlplane); err == nil {
 		c.link.Started()
 		err = c.reportReady(ctx)
 	}
@@ -340,54 +339,4 @@ func (c *Cluster) cleanupAfterRun(ctx context.Context) error {
 func (c *Cluster) logAndPrint(text string) {
 	c.progress.Printf("%s  %s", c.clock.Now().Format(time.TimeOnly), text)
 	c.logger.Warn(text)
-}
-
-// reportReady waits until the Node is ready, and prints what to do next.
-func (c *Cluster) reportReady(ctx context.Context) error {
-	if c.isRestart() {
-		if err := c.waitNodeReady(ctx); err == nil {
-			c.logAndPrint(nodeProcess + " is ready again")
-			c.link.Up(c.readyText())
-		} else if ctx.Err() == nil {
-			c.logger.Warn("failed to wait for the Node", "error", err)
-		}
-		return nil
-	}
-	c.progress.Starting("node " + c.NodeName)
-	if err := c.waitNodeReady(ctx); err != nil {
-		return err
-	}
-	c.progress.Ready("node "+c.NodeName, "")
-	if c.config.Member != nil {
-		c.progress.Printf("\nNode %s of the cluster at %s is ready after %.1f s.\n\n  stop        Ctrl-C\n",
-			c.NodeName, c.Server, c.clock.Since(c.startedAt).Seconds())
-		c.link.Up(c.readyText())
-		return nil
-	}
-	if err := c.waitServices(ctx); err != nil {
-		return err
-	}
-	seeIt := c.Hint("page")
-	if c.page != nil {
-		seeIt = c.page.URL()
-	}
-	nodePorts := ""
-	if c.config.Inside != nil {
-		nodePorts = fmt.Sprintf("  node ports  on %s\n", c.config.Inside.Address)
-	}
-	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  see it      %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), seeIt)
-	c.link.Up(c.readyText())
-	if !c.config.Demo {
-		return nil
-	}
-	return c.demo(ctx)
-}
-
-// readyText describes the cluster to the service manager.
-func (c *Cluster) readyText() string {
-	if c.config.Member != nil {
-		return "node " + c.NodeName + " of the cluster at " + c.Server
-	}
-	return "Kubernetes " + version.Kubernetes + ", kubeconfig " + c.AdminKubeconfig()
 }

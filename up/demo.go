@@ -11,13 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
@@ -53,32 +51,6 @@ func newClient(path string) (*kubernetes.Clientset, error) {
 		return nil, fmt.Errorf("create an API client from %s: %w", path, err)
 	}
 	return client, nil
-}
-
-// waitNodeReady waits until the Node is ready.
-func (c *Cluster) waitNodeReady(ctx context.Context) error {
-	client, err := c.nodeClient()
-	if err != nil {
-		return err
-	}
-	one := fields.OneTermEqualSelector("metadata.name", c.NodeName)
-	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", one)
-	_, err = watchtools.UntilWithSync(ctx, source, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
-		node, ok := event.Object.(*corev1.Node)
-		if !ok {
-			return false, nil
-		}
-		for _, condition := range node.Status.Conditions {
-			if condition.Type == corev1.NodeReady {
-				return condition.Status == corev1.ConditionTrue, nil
-			}
-		}
-		return false, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait for node %s to become ready (see %s): %w", c.NodeName, c.Log("berth"), err)
-	}
-	return nil
 }
 
 // demo applies the demo, waits until its Pod is ready, explains how it became ready, and fetches its page once.

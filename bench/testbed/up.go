@@ -20,6 +20,8 @@ type Up struct {
 	NodeName string
 	// Services is set if it runs kube-proxy and DNS. A network namespace allows one kube-proxy.
 	Services bool
+	// OnNodeReady is called, if it is not nil, when it reports the node ready. The rest of the cluster may follow.
+	OnNodeReady func()
 }
 
 // DataDir is the directory of the cluster's files.
@@ -33,7 +35,7 @@ func (u Up) componentKubeconfig(name string) string {
 	return filepath.Join(u.DataDir(), "kubeconfigs", name+".kubeconfig")
 }
 
-// Start runs `berth up` and returns when it reports the node ready.
+// Start runs `berth up` and returns when it reports that all of the cluster is ready.
 func (u Up) Start(ctx context.Context) (*Process, error) {
 	port, err := freePort()
 	if err != nil {
@@ -47,8 +49,10 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 		argv = append(argv, "--without", "kube-proxy,dns")
 	}
 	return startAndWait(ctx, u.Dir, "up", argv, func(line string) bool {
-		fields := strings.Fields(line)
-		return len(fields) > 2 && fields[0] == "node" && fields[2] == "ready"
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "node" && fields[2] == "ready" && u.OnNodeReady != nil {
+			u.OnNodeReady()
+		}
+		return strings.HasPrefix(line, "Kubernetes ") && strings.Contains(line, " is ready after ")
 	})
 }
 

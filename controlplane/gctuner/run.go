@@ -12,13 +12,14 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// restPeriod is how long a busy process must have allocated less before memory is returned to the system.
+// restPeriod is how long a process must have allocated less before memory is returned to the system.
 const restPeriod = 5 * time.Second
 
 // Run adjusts the garbage collector to the allocation rate until ctx ends. It is to be called when the process has started: what a
 // start allocates for good would otherwise lie scattered among much garbage, and memory could not be returned. It changes the whole process: run it once. If the
 // environment variable GOGC is set, it does nothing. GOMEMLIMIT applies as usual. It calls release each time when the process has
-// come to allocate less and memory that it used until then has been returned to the system.
+// come to allocate less and memory that it used until then has been returned to the system, and after each collection of a quiet
+// process.
 func Run(ctx context.Context, release func()) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
@@ -48,7 +49,9 @@ func run(ctx context.Context, garbage uint64, rest time.Duration, release func()
 	p := &tuner{garbage: garbage, load: busy, collected: now, ticked: now} // it was busy with its start
 	collected := make(chan struct{}, 1)
 	notifyCollections(ctx, collected)
-	ticks := time.NewTicker(rest) // it runs while the process is busy
+	// It runs until the process is quiet: the next collection of one that allocates a little is up to two minutes away, and
+	// keeps as much garbage as there is live memory.
+	ticks := time.NewTicker(rest)
 	defer ticks.Stop()
 	for {
 		before, percent := p.load, p.percent()
@@ -57,16 +60,19 @@ func run(ctx context.Context, garbage uint64, rest time.Duration, release func()
 			return
 		case <-collected:
 			p.onCollection(readSample())
+			if p.load == quiet && before == quiet {
+				release() // the collection itself needed code, and what was used since the last one
+			}
 		case <-ticks.C:
 			p.onTick(readSample())
 		}
 		if p.percent() != percent {
 			debug.SetGCPercent(p.percent())
 		}
-		if p.load == busy && before != busy {
+		if p.load > before {
 			ticks.Reset(rest)
 		}
-		if before == busy && p.load != busy {
+		if p.load == quiet {
 			ticks.Stop()
 		}
 		if p.load < before {

@@ -50,21 +50,21 @@ func (s sample) rateSince(then sample) (rate float64, known bool) {
 type tuner struct {
 	garbage uint64
 	load    load
-	// collected is the sample of the last collection, ticked that of the last tick or of the change to busy.
+	// collected is the sample of the last collection, ticked that of the last tick or of the change to a higher load.
 	collected, ticked sample
 }
 
 // onCollection updates the tuner after a collection.
 func (p *tuner) onCollection(now sample) {
-	if p.load != busy {
-		if p.load = p.loadSince(p.collected, now); p.load == busy {
+	if before := p.load; before != busy {
+		if p.load = p.loadSince(p.collected, now); p.load > before {
 			p.ticked = now
 		}
 	}
 	p.collected = now
 }
 
-// onTick updates the tuner some time after the change to busy or after the last tick.
+// onTick updates the tuner some time after the change to a higher load or after the last tick.
 func (p *tuner) onTick(now sample) {
 	p.load = p.loadSince(p.ticked, now)
 	p.ticked = now

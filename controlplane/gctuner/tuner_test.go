@@ -49,6 +49,10 @@ func TestPercentFollowsAllocationRate(t *testing.T) {
 	p.onCollection(after(10, 2000*mib, 100*mib))
 	p.onTick(after(5, mib, 100*mib))
 	require.Equal(t, 25, p.percent(), "quiet at once")
+	p.onCollection(after(10, 100*mib, 100*mib))
+	require.Equal(t, normal, p.load)
+	p.onTick(after(5, mib, 100*mib))
+	require.Equal(t, quiet, p.load, "without another collection")
 }
 
 func TestSmallMachinesKeepLessGarbage(t *testing.T) {

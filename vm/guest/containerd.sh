@@ -82,7 +82,7 @@ JSON
 
 if ! $systemd; then
 	mkdir -p /run/containerd
-	"$bin/containerd" >/var/log/containerd.log 2>&1 &
+	setsid "$bin/containerd" >/var/log/containerd.log 2>&1 & # the caller may interrupt its own process group
 	echo $! > /run/containerd/containerd.pid
 else
 	cat > /etc/systemd/system/containerd.service <<UNIT

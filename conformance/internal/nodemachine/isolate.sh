@@ -5,12 +5,29 @@
 #   isolate.sh SHARE SCRATCH
 #
 # SHARE is the directory with machine.sh. SCRATCH, which is emptied, gets what containerd and the kubelet store, and the
-# reports: SCRATCH/log/e2e-node. All processes end with this one.
+# reports: SCRATCH/log/e2e-node. All processes end with this one. SIGINT and SIGTERM interrupt the suite, which then cleans up
+# and writes its report; a second one ends all at once.
 set -eu
+
+# wait_for waits for a child and sets code to its exit code. A signal that is trapped ends wait early.
+wait_for() {
+	while :; do
+		code=0
+		wait "$1" || code=$?
+		kill -0 "$1" 2>/dev/null || return 0
+	done
+}
+
+# interrupt does to the suite and its processes, which are a group, what Ctrl-C in a terminal does.
+interrupt() {
+	[ -n "$suite" ] || exit 143
+	kill -INT "-$suite"
+}
 
 # The namespaces are made; this is their first process.
 inside() {
-	share=$1 scratch=$2 root=$2/root
+	share=$1 scratch=$2 root=$2/root suite=""
+	trap interrupt TERM
 	mount --make-rprivate /
 	mkdir -p "$root" "$scratch/upper"
 	mount -t tmpfs tmpfs "$scratch/upper"
@@ -51,9 +68,10 @@ inside() {
 	ip link set eth0 up
 	ip link set eth0-end up
 	ip route add default via 10.250.0.2 dev eth0
-	# This process is the first of its namespace, and collects the orphans.
-	code=0
-	sh /node/machine.sh || code=$?
+	# This process is the first of its namespace, and collects the orphans. A shell's children in the background ignore SIGINT.
+	env --default-signal=INT setsid sh /node/machine.sh &
+	suite=$!
+	wait_for $suite
 	exit $code
 }
 [ "$1" != --inside ] || { shift; inside "$@"; }
@@ -86,11 +104,15 @@ cleanup() {
 trap cleanup EXIT
 (
 	for dir in $made; do echo 0 > "$dir/cgroup.procs"; done
-	exec unshare --mount --net --uts --ipc --pid --cgroup --fork --kill-child sh "$0" --inside "$share" "$scratch"
+	exec setpriv --pdeathsig KILL unshare --mount --net --uts --ipc --pid --cgroup --fork --kill-child \
+		sh "$0" --inside "$share" "$scratch"
 ) &
 child=$!
-# unshare ignores SIGTERM; the namespace ends with it.
-trap 'kill -KILL $child 2>/dev/null' INT TERM
-code=0
-wait $child || code=$?
+# unshare ignores SIGTERM, and the namespace ends with it; its child is the namespace's first process.
+stop() {
+	trap 'kill -KILL $child 2>/dev/null' INT TERM
+	pkill -TERM -P $child || kill -KILL $child 2>/dev/null
+}
+trap stop INT TERM
+wait_for $child
 exit $code

@@ -9,8 +9,9 @@ out=/var/log/e2e-node work=/var/lib/e2e-node
 mkdir -p $out $work/tools
 sh "$here/containerd.sh" "$here/bin" 10.100.0.0/24 "$(cat "$here/sandbox-image")"
 
-# The registry for Pods that pull always; what the others need is imported.
-"$here/bin/conformance" mirror --layout "$here/images" --registries /etc/containerd/certs.d >$out/mirror.log 2>&1 &
+# The registry for Pods that pull always; what the others need is imported. Like containerd it is in a session of its own: when
+# the suite is interrupted, it still removes its Pods.
+setsid "$here/bin/conformance" mirror --layout "$here/images" --registries /etc/containerd/certs.d >$out/mirror.log 2>&1 &
 "$here/bin/berth" images --socket /run/containerd/containerd.sock import "$here/images" >$out/import.log 2>&1 ||
 	{ cat $out/import.log >&2; exit 1; }
 

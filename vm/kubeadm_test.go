@@ -70,23 +70,39 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 8080}}
 `
 
-// TestKubeadm builds a cluster of two machines with upstream's kubeadm, whose kubelet is ours, and stops and starts things.
+// TestKubeadm builds a cluster of two machines with upstream's kubeadm, whose kubelet is ours, and stops and starts things. Each step
+// needs the cluster of the first machine only: with -saved a single one can be run, as in -run '^TestKubeadm$/^join$'.
 func TestKubeadm(t *testing.T) {
 	network, err := NewNetwork(t.Context(), filepath.Join(t.TempDir(), "net"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
 	dir := guestShare(t, filepath.Join(*kubeadmDir, "images"), filepath.Join(*kubeadmDir, "images.txt"), filepath.Join(*kubeadmDir, "programs", "kubeadm"))
 	first := startInitialised(t, network, dir)
-	requireWeb(t, first)
+	deployWeb(t, first)
+	t.Run("streams", func(t *testing.T) { requireWeb(t, first) })
+	t.Run("restart", func(t *testing.T) { restartKubelet(t, first) })
+	t.Run("join", func(t *testing.T) { joinSecond(t, first, network, dir) })
+	t.Run("reboot", func(t *testing.T) {
+		require.NoError(t, first.Shutdown(t.Context()))
+		require.NoError(t, first.Boot(t.Context()))
+		requireWeb(t, first)
+		waitFor(t, first, 600, allReady)
+	})
+}
 
-	t.Log("restart the kubelet")
-	before := output(t, first, runningContainers)
-	output(t, first, "systemctl restart kubelet")
-	waitFor(t, first, 300, "busybox wget -q -O - http://127.0.0.1:10248/healthz")
-	require.Equal(t, before, output(t, first, runningContainers), "the restart of the kubelet must not restart a container")
-	requireWeb(t, first)
+// restartKubelet restarts the kubelet, which must not restart a container.
+func restartKubelet(t *testing.T, m *Machine) {
+	t.Helper()
+	before := output(t, m, runningContainers)
+	output(t, m, "systemctl restart kubelet")
+	waitFor(t, m, 300, "busybox wget -q -O - http://127.0.0.1:10248/healthz")
+	require.Equal(t, before, output(t, m, runningContainers), "the restart of the kubelet must not restart a container")
+	requireWeb(t, m)
+}
 
-	t.Log("join a second machine")
+// joinSecond joins a second machine, which then runs a Pod of the Deployment, and removes it again.
+func joinSecond(t *testing.T, first *Machine, network *Network, dir string) {
+	t.Helper()
 	second := startKubeadmMachine(t, machineOptions(network, "second", secondAddress, dir), secondPods)
 	join := output(t, first, "kubeadm token create --print-join-command")
 	logged(t, second, strings.TrimSpace(join)+" --node-name second")
@@ -99,13 +115,7 @@ func TestKubeadm(t *testing.T) {
 	require.Equal(t, "serving", output(t, first, kubectl+"logs "+pod))
 	require.Contains(t, output(t, first, kubectl+"exec "+pod+" -- cat /www/index.html"), "hello from web-")
 	require.NoError(t, second.Shutdown(t.Context()))
-
-	t.Log("reboot the first machine")
 	output(t, first, kubectl+"delete node second && "+kubectl+"scale deployment/web --replicas=1")
-	require.NoError(t, first.Shutdown(t.Context()))
-	require.NoError(t, first.Boot(t.Context()))
-	requireWeb(t, first)
-	waitFor(t, first, 600, allReady)
 }
 
 const kubectl = "KUBECONFIG=/etc/kubernetes/admin.conf kubectl --request-timeout=60s "
@@ -121,7 +131,7 @@ func machineOptions(network *Network, name, address, dir string) Options {
 	return Options{Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{{Dir: dir, Path: share}}}
 }
 
-// startInitialised returns a machine that is the control plane of a cluster and runs Pods.
+// startInitialised returns a machine that is the control plane of a cluster.
 func startInitialised(t *testing.T, network *Network, dir string) *Machine {
 	t.Helper()
 	options := machineOptions(network, "first", firstAddress, dir)
@@ -134,6 +144,7 @@ func startInitialised(t *testing.T, network *Network, dir string) *Machine {
 	if _, err := os.Stat(disk); errors.Is(err, fs.ErrNotExist) {
 		m := startKubeadmMachine(t, options, firstPods)
 		initCluster(t, m)
+		require.NoError(t, os.MkdirAll(*saved, 0o755))
 		require.NoError(t, m.Shutdown(t.Context()))
 		require.NoError(t, m.SaveRoot(t.Context(), disk))
 		require.NoError(t, m.Boot(t.Context()))
@@ -180,7 +191,7 @@ func startKubeadmMachine(t *testing.T, options Options, pods string) *Machine {
 	return m
 }
 
-// initCluster makes the machine a control plane that runs Pods.
+// initCluster makes the machine a control plane.
 func initCluster(t *testing.T, m *Machine) {
 	t.Helper()
 	version, err := os.ReadFile(filepath.Join(*programs, "conformance", "upstream-version"))
@@ -189,7 +200,14 @@ func initCluster(t *testing.T, m *Machine) {
 	require.NoError(t, m.Run(t.Context(), "cat > /root/kubeadm.yaml", IO{Stdin: strings.NewReader(config)}))
 	logged(t, m, "kubeadm init --config /root/kubeadm.yaml")
 	waitFor(t, m, 600, kubectl+"wait --for=condition=Ready --timeout=5s node/first")
-	output(t, m, kubectl+"taint node first node-role.kubernetes.io/control-plane-")
+}
+
+// deployWeb has the control plane's machine run Pods, one of them of a Deployment.
+func deployWeb(t *testing.T, m *Machine) {
+	t.Helper()
+	waitFor(t, m, 600, kubectl+"get --raw /readyz")
+	output(t, m, kubectl+"taint node first --overwrite node-role.kubernetes.io/control-plane:NoSchedule && "+
+		kubectl+"taint node first node-role.kubernetes.io/control-plane-")
 	image := output(t, m, share+"/berth images --socket /run/containerd/containerd.sock | grep -o '^[^ ]*/busybox:[^ ]*'")
 	deployment := strings.Replace(webDeployment, "IMAGE", image, 1)
 	require.NoError(t, m.Run(t.Context(), kubectl+"apply -f -", IO{Stdin: strings.NewReader(deployment)}))

@@ -105,6 +105,8 @@ func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, t Threshold, o Obs
 	case <-gone:
 	case <-ctx.Done():
 	case <-timer.C():
+		m.deps.Recorder.Eventf(pod, corev1.EventTypeWarning, "ExceededGracePeriod",
+			"The Pod has not ended within its grace period of %d s and %s more.", *grace, cleanupTimeout)
 		m.deps.Logger.Warn("evicted Pod has not ended in time", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID)
 	}
 	return true

@@ -56,6 +56,8 @@ type world struct {
 	// frees is what the end of each Pod makes available, by name; unused what removing images does.
 	frees  map[string]Observations
 	unused Observations
+	// hangs are the names of Pods that do not end.
+	hangs []string
 }
 
 var (
@@ -107,7 +109,9 @@ func (w *world) EvictThen(uid types.UID, failure status.Failure, grace *int64, d
 	w.calls.evicted, w.calls.failures, w.calls.graces = append(w.calls.evicted, name), append(w.calls.failures, failure), append(w.calls.graces, *grace)
 	w.pods = slices.Delete(w.pods, index, index+1)
 	maps.Copy(w.observed, w.frees[name])
-	done()
+	if !slices.Contains(w.hangs, name) {
+		done()
+	}
 	return true
 }
 
@@ -241,6 +245,23 @@ func TestSoftThresholdUsesThePodsGracePeriod(t *testing.T) {
 		require.Empty(t, w.seen().evicted)
 		time.Sleep(2 * time.Second)
 		require.Equal(t, []int64{30}, w.seen().graces)
+	})
+}
+
+// TestPodThatDoesNotEndIsAnEvent has the Pod that is evicted first hang: after its time the next one is evicted.
+func TestPodThatDoesNotEndIsAnEvent(t *testing.T) {
+	w := &world{
+		observed: Observations{MemoryAvailable: {Available: 0, Capacity: 100 * gi}}, pods: []*corev1.Pod{pod("a", 0, "", ""), pod("b", 1, "", "")},
+		frees: map[string]Observations{"b": {MemoryAvailable: {Available: 50 * gi, Capacity: 100 * gi}}}, hangs: []string{"a"},
+	}
+	runManager(t, w, Config{Hard: map[string]string{"memory.available": "10%"}}, func(t *testing.T, _ *Manager, events *record.FakeRecorder) {
+		time.Sleep(cleanupTimeout)
+		require.Equal(t, []string{"a"}, w.seen().evicted)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, []string{"a", "b"}, w.seen().evicted)
+		for _, want := range []string{"EvictionThresholdMet", "Evicted", "ExceededGracePeriod The Pod has not ended within its grace period of 1 s and 30s more."} {
+			require.Contains(t, <-events.Events, "Warning "+want)
+		}
 	})
 }
 

@@ -24,7 +24,7 @@ const (
 
 	rejectedReason  = "NodeShutdown"
 	rejectedMessage = "Pod was rejected as the node is shutting down."
-	eventReason     = "NodeShutdown"
+	eventReason     = "Shutdown"
 	defaultLogind   = "/etc/systemd/logind.conf.d"
 	stateFile       = "graceful_node_shutdown_state"
 )

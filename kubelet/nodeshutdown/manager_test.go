@@ -128,7 +128,7 @@ func TestShutdownWaitsForPodsByPriority(t *testing.T) {
 	require.EqualError(t, receive(t, n.notReady), "node is shutting down")
 	require.ElementsMatch(t, []string{"web 40", "short 7"}, []string{receive(t, n.pods.asked), receive(t, n.pods.asked)})
 	require.Equal(t, lifecycle.PodAdmitResult{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}, n.Admit(nil))
-	require.Equal(t, "Normal NodeShutdown Shutdown manager detected shutdown event", receive(t, n.events.Events))
+	require.Equal(t, "Normal Shutdown Shutdown manager detected shutdown event", receive(t, n.events.Events))
 	n.pods.end("web")
 	require.Empty(t, n.pods.asked, "critical Pods end after all others")
 	n.pods.end("short")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -56,6 +57,7 @@ func TestKubelet(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(readNode(t, c, k.port, "/configz")), &shown))
 	require.EqualValues(t, 18, shown.Config.MaxPods)
 	stop()
+	k.refusesBesidePods(args...)
 	stop = k.start(args...)
 	defer stop()
 	runOn(t, c, k.node, "again")
@@ -163,6 +165,8 @@ func TestKubeletRefusesBadInput(t *testing.T) {
 	} {
 		k.write(name, text)
 	}
+	require.NoError(t, os.Mkdir(k.path("unreadable.d"), 0o755))
+	require.NoError(t, os.Symlink("gone", k.path("unreadable.d/20-unreadable.conf"))) // root could read a file of any mode
 	for want, args := range map[string][]string{
 		"is empty": {"--config", k.path("empty")}, "yaml": {"--config", k.path("half")},
 		`unknown field "maxPod"`:        {"--config", k.path("unknown")},
@@ -170,6 +174,7 @@ func TestKubeletRefusesBadInput(t *testing.T) {
 		`cpuManagerPolicy`:              {"--config", k.path("unsupported")},
 		"/nowhere.sock":                 {"--config", k.path("runtime")},
 		"10-drop-in.conf":               {"--config-dir", k.path("bad.d")},
+		"20-unreadable.conf":            {"--config-dir", k.path("unreadable.d")},
 		"no such file":                  {"--kubeconfig", k.path("none")},
 		"unknown flag: --bogus":         {"--bogus"},
 		"--cloud-provider":              {"--cloud-provider=aws"},
@@ -241,6 +246,51 @@ func (k *testKubelet) start(args ...string) (stop func()) {
 func (k *testKubelet) refuses(want string, args ...string) {
 	k.t.Helper()
 	root := filepath.Join(k.t.TempDir(), "root")
+	k.refusesIn(root, want, args...)
+	require.NoFileExists(k.t, root)
+	require.NoDirExists(k.t, root)
+}
+
+// refusesBesidePods requires that a kubelet that was stopped, and whose Pods still run, is not started with bad input, and that its
+// directory stays as it is. args are its flags.
+func (k *testKubelet) refusesBesidePods(args ...string) {
+	k.t.Helper()
+	k.write("broken.d/10-half.conf", kubeletHeader+"authentication: {x509: {")
+	k.write("contradiction.d/10-pulls.conf", kubeletHeader+"serializeImagePulls: true\nmaxParallelImagePulls: 3\n")
+	before := tree(k.t, k.node.root())
+	for want, more := range map[string][]string{
+		"10-half.conf": {"--config-dir", k.path("broken.d")}, "maxParallelImagePulls 3": {"--config-dir", k.path("contradiction.d")},
+		"--exit-on-lock-contention": {"--exit-on-lock-contention"}, "no such file": {"--config", k.path("none")},
+	} {
+		k.refusesIn(k.node.root(), want, append(append([]string{"--config", k.path("config.yaml")}, args...), more...)...)
+	}
+	require.Equal(k.t, before, tree(k.t, k.node.root()))
+}
+
+// tree returns the files below a directory with their sizes and the times of their last changes, but for what Pods write into.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (entry.Name() == "volumes" || entry.Name() == "containers") {
+			return fs.SkipDir
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		files[path] = fmt.Sprint(info.Mode(), info.Size(), info.ModTime())
+		return nil
+	}))
+	return files
+}
+
+// refusesIn requires that the kubelet with this root directory prints one line and ends with 1.
+func (k *testKubelet) refusesIn(root, want string, args ...string) {
+	k.t.Helper()
 	hasConfig := false
 	for _, arg := range args {
 		hasConfig = hasConfig || arg == "--config"
@@ -263,6 +313,4 @@ func (k *testKubelet) refuses(want string, args ...string) {
 	}
 	require.Len(k.t, lines, 1, stderr.String())
 	require.Contains(k.t, lines[0], want)
-	require.NoFileExists(k.t, root)
-	require.NoDirExists(k.t, root)
 }

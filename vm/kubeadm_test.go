@@ -120,8 +120,9 @@ func joinSecond(t *testing.T, first *Machine, network *Network, dir string) {
 
 const kubectl = "KUBECONFIG=/etc/kubernetes/admin.conf kubectl --request-timeout=60s "
 
-// allReady waits until the Pods of the control plane, of kube-proxy and of CoreDNS are ready.
-const allReady = kubectl + "-n kube-system wait --for=condition=Ready --timeout=5s pod --all"
+// allReady waits until the Pods of the control plane, of kube-proxy and of CoreDNS are ready. Those that ended with the machine stay
+// in the API as Failed beside the ones that replace them.
+const allReady = kubectl + "-n kube-system wait --for=condition=Ready --timeout=5s pod --field-selector=status.phase!=Failed"
 
 // runningContainers prints each container's first process and its start, by which a container that was restarted differs.
 const runningContainers = `find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | sort | while read -r scope; do

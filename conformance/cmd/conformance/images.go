@@ -24,7 +24,7 @@ func runImages(args []string) error {
 		return errors.New("images: --bin-dir, --programs and --out are required, and the images' names; build-kubeadm.sh gives them")
 	}
 	images, err := kubeadmimages.Sources{
-		Programs: *programs, DNS: filepath.Join(*bin, "berth-dns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
+		Programs: *programs, DNS: filepath.Join(*bin, "conformance", "programs", "coredns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
 	}.Images(flags.Args())
 	if err != nil {
 		return err

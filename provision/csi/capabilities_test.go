@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/health"
 	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
 )
 
@@ -104,10 +105,10 @@ func withoutSnapshots(restore func(*testing.T, rpcType)) func(*testing.T, rpcTyp
 		restore(t, lacks)
 		p, _ := without(t, lacks)
 		_, err := p.CreateSnapshot(t.Context(), taker.CreateRequest{Name: "s", Volume: "v"})
-		require.ErrorIs(t, err, taker.ErrUnsupported)
-		require.ErrorIs(t, p.DeleteSnapshot(t.Context(), "s", nil), taker.ErrUnsupported)
+		require.ErrorIs(t, err, shared.ErrUnsupported)
+		require.ErrorIs(t, p.DeleteSnapshot(t.Context(), "s", nil), shared.ErrUnsupported)
 		_, err = p.CreateGroup(t.Context(), grouptaker.CreateRequest{Name: "g", Volumes: []string{"v"}})
-		require.ErrorIs(t, err, taker.ErrUnsupported, "it has no group controller service")
+		require.ErrorIs(t, err, shared.ErrUnsupported, "it has no group controller service")
 	}
 }
 

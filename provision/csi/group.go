@@ -10,7 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/csierr"
 	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
-	"github.com/berth-dev/berth/provision/snapshot/taker"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 )
 
 var _ grouptaker.Driver = (*Provisioner)(nil)
@@ -37,7 +37,7 @@ func (p *Provisioner) groupClient(ctx context.Context, secret *corev1.SecretRefe
 		return nil, nil, notSent(err)
 	}
 	if !capabilities.groups {
-		return nil, nil, fmt.Errorf("driver %q: %w", p.config.Name, taker.ErrGroupsUnsupported)
+		return nil, nil, fmt.Errorf("driver %q: %w", p.config.Name, shared.ErrGroupsUnsupported)
 	}
 	secrets, err := p.readSecret(ctx, secret)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/volumehealth"
 	"github.com/berth-dev/berth/provision/health"
 )
 
@@ -40,7 +41,7 @@ func (p *Provisioner) listVolumeHealth(ctx context.Context, client csiapi.Contro
 			return nil, fmt.Errorf("list the abnormal volumes of driver %q: %w", p.config.Name, err)
 		}
 		for _, entry := range page.GetEntries() {
-			found[entry.GetVolumeId()] = append(found[entry.GetVolumeId()], problemsOf(entry)...)
+			found[entry.GetVolumeId()] = append(found[entry.GetVolumeId()], volumehealth.FromCSI(entry)...)
 		}
 		switch next := page.GetNextToken(); next {
 		case "":
@@ -66,18 +67,8 @@ func (p *Provisioner) getVolumeHealth(ctx context.Context, client csiapi.Control
 		case err != nil:
 			return nil, fmt.Errorf("get the health of volume %q of driver %q: %w", handle, p.config.Name, err)
 		default:
-			found[handle] = problemsOf(resp.GetVolumeHealth())
+			found[handle] = volumehealth.FromCSI(resp.GetVolumeHealth())
 		}
 	}
 	return found, nil
-}
-
-func problemsOf(reported *csiapi.VolumeHealth) []health.Problem {
-	var problems []health.Problem
-	for _, entry := range reported.GetHealthStatuses() {
-		problems = append(problems, health.Problem{
-			Status: entry.GetStatus().String(), Reason: entry.GetReason(), Message: entry.GetMessage(),
-		})
-	}
-	return problems
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/csierr"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
 )
 
@@ -24,7 +25,7 @@ func (p *Provisioner) CreateSnapshot(ctx context.Context, request taker.CreateRe
 		return taker.Snapshot{}, notSent(err)
 	}
 	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
-		return taker.Snapshot{}, fmt.Errorf("driver %q: %w", p.config.Name, taker.ErrUnsupported)
+		return taker.Snapshot{}, fmt.Errorf("driver %q: %w", p.config.Name, shared.ErrUnsupported)
 	}
 	secrets, err := p.readSecret(ctx, request.Secret)
 	if err != nil {
@@ -51,7 +52,7 @@ func (p *Provisioner) DeleteSnapshot(ctx context.Context, id string, secret *cor
 		return err
 	}
 	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
-		return fmt.Errorf("driver %q: %w", p.config.Name, taker.ErrUnsupported)
+		return fmt.Errorf("driver %q: %w", p.config.Name, shared.ErrUnsupported)
 	}
 	secrets, err := p.readSecret(ctx, secret)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/internal/volumehealth"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -26,25 +26,10 @@ const (
 
 	// eventComponent begins the source of the events.
 	eventComponent = "volume health monitor"
-
-	// ReasonAbnormal and ReasonNormal are the reasons of events, as KEP-1432 has them.
-	ReasonAbnormal = "VolumeConditionAbnormal"
-	ReasonNormal   = "VolumeConditionNormal"
 )
 
 // Problem is one thing that is wrong with a volume.
-type Problem struct {
-	// Status is one of CSI's, such as DEGRADED. Reason is a word in CamelCase. Message may be empty.
-	Status, Reason, Message string
-}
-
-// String returns the problem for an event.
-func (p Problem) String() string {
-	if p.Message == "" {
-		return fmt.Sprintf("%s (%s)", p.Reason, strings.ToLower(p.Status))
-	}
-	return fmt.Sprintf("%s (%s): %s", p.Reason, strings.ToLower(p.Status), p.Message)
-}
+type Problem = volumehealth.Problem
 
 // Driver calls a CSI driver. It is safe for concurrent use.
 type Driver interface {
@@ -177,12 +162,8 @@ func (m *Monitor) check(ctx context.Context) error {
 	}
 	now := map[string]string{}
 	for handle, problems := range found {
-		texts := make([]string, 0, len(problems))
-		for _, problem := range problems {
-			texts = append(texts, problem.String())
-		}
-		if slices.Sort(texts); len(texts) > 0 {
-			now[handle] = strings.Join(texts, "; ")
+		if text := volumehealth.Text(problems); text != "" {
+			now[handle] = text
 		}
 	}
 	if len(now) == 0 && len(m.reported) == 0 {
@@ -200,7 +181,7 @@ func (m *Monitor) report(now map[string]string, volumes map[string]*corev1.Persi
 	for handle, text := range now {
 		if volume := volumes[handle]; volume != nil && m.reported[handle] != text {
 			m.deps.Logger.Warn("volume is abnormal", "volume", volume.Name, "problem", text)
-			m.deps.Recorder.Eventf(claimOf(volume), corev1.EventTypeWarning, ReasonAbnormal, "Volume %s: %s", volume.Name, text)
+			m.deps.Recorder.Eventf(claimOf(volume), corev1.EventTypeWarning, volumehealth.ReasonAbnormal, "Volume %s: %s", volume.Name, text)
 			m.reported[handle] = text
 		}
 	}
@@ -210,7 +191,7 @@ func (m *Monitor) report(now map[string]string, volumes map[string]*corev1.Persi
 		}
 		delete(m.reported, handle)
 		if volume := volumes[handle]; volume != nil {
-			m.deps.Recorder.Eventf(claimOf(volume), corev1.EventTypeNormal, ReasonNormal, "Volume %s is normal again", volume.Name)
+			m.deps.Recorder.Eventf(claimOf(volume), corev1.EventTypeNormal, volumehealth.ReasonNormal, "Volume %s is normal again", volume.Name)
 		}
 	}
 }

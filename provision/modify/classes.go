@@ -32,7 +32,7 @@ func (m *Modifier) watchClasses(ctx context.Context) {
 		return
 	case <-m.classWanted:
 	}
-	factory := informers.NewSharedInformerFactory(m.deps.Client, 0)
+	factory := informers.NewSharedInformerFactory(m.Deps.Client, 0)
 	informer := factory.Storage().V1().VolumeAttributesClasses().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
 		if class, ok := obj.(*storagev1.VolumeAttributesClass); ok {
@@ -40,7 +40,7 @@ func (m *Modifier) watchClasses(ctx context.Context) {
 		}
 	}})
 	if err != nil {
-		m.deps.Logger.Warn("cannot watch VolumeAttributesClasses; claims that wait for one are retried after their delay", "error", err)
+		m.Deps.Logger.Warn("cannot watch VolumeAttributesClasses; claims that wait for one are retried after their delay", "error", err)
 		return
 	}
 	factory.StartWithContext(ctx)
@@ -58,8 +58,5 @@ func (m *Modifier) classCreated(class string) {
 		}
 	}
 	m.mu.Unlock()
-	for _, key := range keys {
-		m.retries.Forget(key)
-	}
-	m.runner.Enqueue(keys...)
+	m.Retry(keys...)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/testlog"
+	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/provision/modify"
 )
 
@@ -107,8 +108,8 @@ func (f *fixture) stamp(action k8stesting.Action, obj runtime.Object) (runtime.O
 // start starts a modifier; stop ends it.
 func (f *fixture) start() (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
-	m, err := modify.New(modify.Deps{Client: f.clientset, Driver: f, Recorder: f.recorder,
-		Logger: testlog.New(f.t, slog.DiscardHandler)}, modify.Config{DriverName: driverName})
+	m, err := modify.New(modify.Deps{Driver: f, Deps: claimwork.Deps{Client: f.clientset, Recorder: f.recorder,
+		Logger: testlog.New(f.t, slog.DiscardHandler)}}, modify.Config{DriverName: driverName})
 	require.NoError(f.t, err)
 	done := make(chan error, 1)
 	go func() { done <- m.Start(ctx) }()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/provision/modify"
 )
 
@@ -159,12 +160,12 @@ func TestTheNextProcessContinues(t *testing.T) {
 
 func TestDependenciesAreNamed(t *testing.T) {
 	for want, deps := range map[string]modify.Deps{
-		"Deps.Client is required": {},
-		"Deps.Driver is required": {Client: newClientset()},
+		"Deps.Client is required": {Driver: &fixture{}},
+		"Deps.Driver is required": {Deps: claimwork.Deps{Client: newClientset()}},
 	} {
 		_, err := modify.New(deps, modify.Config{DriverName: driverName})
 		require.EqualError(t, err, "modify: "+want)
 	}
-	_, err := modify.New(modify.Deps{Client: newClientset(), Driver: &fixture{}}, modify.Config{})
+	_, err := modify.New(modify.Deps{Deps: claimwork.Deps{Client: newClientset()}, Driver: &fixture{}}, modify.Config{})
 	require.EqualError(t, err, "modify: Config.DriverName is required")
 }

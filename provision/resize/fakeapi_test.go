@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-dev/berth/internal/testlog"
+	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -352,7 +353,7 @@ func run(t *testing.T, test func(api *fakeAPI, events <-chan string, stages *tim
 		api := newFakeAPI(t)
 		api.addClaim("c")
 		recorder, stages := record.NewFakeRecorder(1000), timeline.New(clockNow{}, 100)
-		stop := api.start(&process{}, resize.Deps{Recorder: recorder, Timeline: stages})
+		stop := api.start(&process{}, resize.Deps{Deps: claimwork.Deps{Recorder: recorder, Timeline: stages}})
 		test(api, recorder.Events, stages)
 		stop()
 	})

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -381,8 +382,8 @@ func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
 }
 
 func TestNewNamesWhatIsMissing(t *testing.T) {
-	_, err := resize.New(resize.Deps{}, resize.Config{DriverName: driverName})
+	_, err := resize.New(resize.Deps{Driver: &driverConn{}}, resize.Config{DriverName: driverName})
 	require.ErrorContains(t, err, "Deps.Client")
-	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &driverConn{}}, resize.Config{})
+	_, err = resize.New(resize.Deps{Deps: claimwork.Deps{Client: fake.NewClientset()}, Driver: &driverConn{}}, resize.Config{})
 	require.ErrorContains(t, err, "Config.DriverName")
 }

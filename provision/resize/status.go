@@ -2,18 +2,15 @@ package resize
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/internal/expansion"
+	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -51,22 +48,22 @@ func (r *Resizer) markInProgress(ctx context.Context, claim *corev1.PersistentVo
 	}
 	// A remaining error condition would mean that the call which follows has ended.
 	return r.write(ctx, claim, statusChange{stage: stage, allocated: &size,
-		conditions: r.withCondition(expansion.ConditionsExcept(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
+		conditions: r.WithCondition(expansion.ConditionsExcept(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
 }
 
 // markFailed writes into the claim's status what a failed call left behind, if the error is final.
-func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *callError) error {
-	if !failed.outcome.isFinal() {
+func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *claimwork.Failure) error {
+	if !failed.Outcome.IsFinal() {
 		return nil
 	}
-	claim, err := r.claims.Get(ctx, claim.Namespace, claim.Name) // as markInProgress wrote it
+	claim, err := r.Claims.Get(ctx, claim.Namespace, claim.Name) // as markInProgress wrote it
 	if err != nil {
 		return fmt.Errorf("record failed expansion of claim: %w", err)
 	}
-	next := statusChange{keep: true, conditions: r.withCondition(
+	next := statusChange{keep: true, conditions: r.WithCondition(
 		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
 		corev1.PersistentVolumeClaimControllerResizeError, failed.Error())}
-	if failed.outcome == outcomeInfeasible {
+	if failed.Outcome == claimwork.Infeasible {
 		next.keep, next.stage = false, corev1.PersistentVolumeClaimControllerResizeInfeasible
 	}
 	_, err = r.write(ctx, claim, next)
@@ -84,9 +81,9 @@ func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.Persisten
 	if needed {
 		idle = nil
 	}
-	written, err := r.patch(ctx, claim, map[string]any{"annotations": map[string]any{expansion.AnnotationNodeExpansionNotRequired: idle}}, nil)
+	written, err := r.PatchMetadata(ctx, claim, map[string]any{"annotations": map[string]any{expansion.AnnotationNodeExpansionNotRequired: idle}})
 	if apierrors.IsForbidden(err) { // external-resizer has no such right either; then nodes try an expansion that is not needed
-		r.deps.Logger.Warn("not allowed to patch persistentvolumeclaims; nodes cannot skip an expansion that is not needed",
+		r.Deps.Logger.Warn("not allowed to patch persistentvolumeclaims; nodes cannot skip an expansion that is not needed",
 			"claim", claim.Namespace+"/"+claim.Name, "error", err)
 		return claim, nil
 	}
@@ -95,7 +92,7 @@ func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.Persisten
 
 // markPending writes into the claim's status that node expansion is required.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	_, err := r.write(ctx, claim, statusChange{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.withCondition(
+	_, err := r.write(ctx, claim, statusChange{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.WithCondition(
 		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
 		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
 		"Waiting for a Pod that uses the claim: its node expands the file system.")})
@@ -112,33 +109,20 @@ func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeCl
 func (r *Resizer) raiseCapacity(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	size resource.Quantity, nodeNeeded bool,
 ) (resource.Quantity, error) {
-	patch := map[string]any{}
+	var spec map[string]any
 	has := pv.Spec.Capacity[corev1.ResourceStorage]
 	if size.Cmp(has) > 0 {
-		patch["spec"] = map[string]any{"capacity": map[string]any{"storage": size.String()}}
+		spec = map[string]any{"capacity": map[string]any{"storage": size.String()}}
 	} else {
 		size = has
 	}
-	metadata := map[string]any{"uid": pv.UID}
+	metadata := map[string]any{}
 	if before := currentSize(claim); nodeNeeded && pv.Annotations[annPreResize] == "" {
 		metadata["annotations"] = map[string]any{annPreResize: before.String()}
-	} else if len(patch) == 0 {
+	} else if spec == nil {
 		return size, nil
 	}
-	patch["metadata"] = metadata
-	return size, r.patchVolume(ctx, pv.Name, patch)
-}
-
-// patchVolume changes a PersistentVolume. The patch names the volume's UID.
-func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string]any) error {
-	data, err := json.Marshal(patch)
-	if err == nil {
-		_, err = r.deps.Client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("record capacity of volume %q: %w", name, err)
-	}
-	return nil
+	return size, r.PatchVolume(ctx, pv, metadata, spec)
 }
 
 // isComplete reports whether the claim has what it requests, and nothing is left of an expansion.
@@ -162,15 +146,14 @@ func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *cor
 	pv *corev1.PersistentVolume,
 ) error {
 	if left := expansion.ConditionsExcept(claim, expansionConditions...); expansion.ResizeStatus(claim) != "" || len(left) < len(claim.Status.Conditions) {
-		if _, err := r.write(ctx, claim, statusChange{conditions: left}); errors.Is(err, errStale) {
+		if _, err := r.write(ctx, claim, statusChange{conditions: left}); errors.Is(err, claimwork.ErrStale) {
 			return nil
 		} else if err != nil {
 			return err
 		}
 	}
 	if _, ok := pv.Annotations[annPreResize]; ok {
-		err := r.patchVolume(ctx, pv.Name, map[string]any{"metadata": map[string]any{
-			"uid": pv.UID, "annotations": map[string]any{annPreResize: nil}}})
+		err := r.PatchVolume(ctx, pv, map[string]any{"annotations": map[string]any{annPreResize: nil}}, nil)
 		if err != nil {
 			return err
 		}
@@ -182,7 +165,7 @@ func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *cor
 	return nil
 }
 
-// write patches the claim's status. It returns errStale if the claim has changed since it was read.
+// write patches the claim's status. It returns claimwork.ErrStale if the claim has changed since it was read.
 func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next statusChange,
 ) (*corev1.PersistentVolumeClaim, error) {
 	status := map[string]any{"conditions": next.conditions}
@@ -199,42 +182,5 @@ func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if next.capacity != nil {
 		status["capacity"] = map[string]any{"storage": next.capacity.String()}
 	}
-	return r.patch(ctx, claim, map[string]any{}, status)
-}
-
-// patch patches the claim's status, or only its metadata if status is nil. It returns errStale if the claim has changed since
-// it was read.
-func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim, metadata, status map[string]any,
-) (*corev1.PersistentVolumeClaim, error) {
-	metadata["uid"], metadata["resourceVersion"] = claim.UID, claim.ResourceVersion
-	content := map[string]any{"metadata": metadata}
-	var part []string
-	if status != nil {
-		content["status"], part = status, []string{"status"}
-	}
-	data, err := json.Marshal(content)
-	if err != nil {
-		return nil, fmt.Errorf("record expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
-	}
-	written, err := r.claims.Patch(ctx, claim.Namespace, claim.Name,
-		client.Patch{Type: types.MergePatchType, Data: data}, metav1.PatchOptions{}, part...)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil, errStale
-	case err != nil:
-		return nil, fmt.Errorf("record expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
-	}
-	return written, nil
-}
-
-// withCondition adds a condition that is true, with the time of its last transition.
-func (r *Resizer) withCondition(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
-	kind corev1.PersistentVolumeClaimConditionType, message string,
-) []corev1.PersistentVolumeClaimCondition {
-	since := metav1.NewTime(r.deps.Clock.Now())
-	if before := expansion.TrueCondition(claim, kind); before != nil {
-		since = before.LastTransitionTime
-	}
-	return append(conditions, corev1.PersistentVolumeClaimCondition{
-		Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: since, Message: message})
+	return r.PatchStatus(ctx, claim, status)
 }

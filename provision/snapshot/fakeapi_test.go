@@ -34,6 +34,8 @@ type fakeAPI struct {
 	mu      sync.Mutex // guards all below
 	tracker k8stesting.ObjectTracker
 	version int
+	// objects has all of a resource, by namespace and name.
+	objects map[schema.GroupVersionResource]map[string]runtime.Object
 }
 
 func newFakeAPI() *fakeAPI {
@@ -43,14 +45,23 @@ func newFakeAPI() *fakeAPI {
 			scheme.AddKnownTypeWithName(groupapi.GroupVersion.WithKind(kind), reflect.New(object).Interface().(runtime.Object))
 		}
 	}
-	a := &fakeAPI{Fake: &k8stesting.Fake{}, version: 1}
+	a := &fakeAPI{Fake: &k8stesting.Fake{}, version: 1, objects: map[schema.GroupVersionResource]map[string]runtime.Object{}}
 	a.tracker = k8stesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	a.AddReactor("*", "*", a.react)
 	a.AddWatchReactor("*", func(action k8stesting.Action) (bool, watch.Interface, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		source, err := a.tracker.Watch(action.GetResource(), action.GetNamespace())
-		return true, source, err
+		if err != nil {
+			return true, nil, err
+		}
+		// What was created after the list that came before it would be lost: the tracker's watches begin with the next event.
+		for key, object := range a.objects[action.GetResource()] {
+			if strings.HasPrefix(key, action.GetNamespace()+"/") || action.GetNamespace() == "" {
+				source.(*watch.RaceFreeFakeWatcher).Add(object.DeepCopyObject())
+			}
+		}
+		return true, source, nil
 	})
 	return a
 }
@@ -70,7 +81,13 @@ func (a *fakeAPI) save(action k8stesting.Action, object runtime.Object, store fu
 	if m.GetUID() == "" {
 		m.SetUID(types.UID("uid-" + m.GetName()))
 	}
+	key := m.GetNamespace() + "/" + m.GetName()
+	if a.objects[action.GetResource()] == nil {
+		a.objects[action.GetResource()] = map[string]runtime.Object{}
+	}
+	a.objects[action.GetResource()][key] = object.DeepCopyObject()
 	if m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 {
+		delete(a.objects[action.GetResource()], key)
 		return object, a.tracker.Delete(action.GetResource(), m.GetNamespace(), m.GetName())
 	}
 	return object, store(object.DeepCopyObject())

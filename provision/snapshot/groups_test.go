@@ -212,7 +212,7 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
 }
 
-// TestGroupSnapshotsSayWhatIsWrong names the claim, the class or the driver's error, and goes on when that is over.
+// TestGroupSnapshotsSayWhatIsWrong names the claim, the class or the driver's error, and goes on at once when that is over.
 func TestGroupSnapshotsSayWhatIsWrong(t *testing.T) {
 	c := startGroups(t, api.Delete)
 	c.group(t, ofDB)
@@ -220,11 +220,13 @@ func TestGroupSnapshotsSayWhatIsWrong(t *testing.T) {
 	claims := c.core.CoreV1().PersistentVolumeClaims("ns")
 	_, err := claims.Create(t.Context(), labelled("data", corev1.ClaimPending), metav1.CreateOptions{})
 	require.NoError(t, err)
-	c.waitGroup(t, groupFailsWith(`claim "data" is not bound to a volume yet`))
+	c.waitGroup(t, groupFailsWith(`claim "data" is not bound to a volume yet; the snapshot is taken when it is`))
 	c.driver.set(func() { c.driver.fail = status.Error(codes.DeadlineExceeded, "slow") })
 	_, err = c.core.CoreV1().PersistentVolumes().Create(t.Context(), volume("data"), metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = claims.Update(t.Context(), labelled("data", corev1.ClaimBound), metav1.UpdateOptions{})
+	bound := labelled("data", corev1.ClaimBound)
+	bound.ResourceVersion = "2"
+	_, err = claims.Update(t.Context(), bound, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	c.waitGroup(t, groupFailsWith("take a group snapshot of 1 volumes: rpc error: code = DeadlineExceeded desc = slow"))
 	content, err := c.VolumeGroupSnapshotContents().Get(t.Context(), "groupsnapcontent-uid-g", metav1.GetOptions{})

@@ -27,6 +27,7 @@ import (
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
+	"github.com/berth-dev/berth/provision/claimwork"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/health"
 	"github.com/berth-dev/berth/provision/modify"
@@ -161,7 +162,7 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	if err := errors.Join(config.validate(), deps.complete(config)); err != nil {
 		return nil, fmt.Errorf("csisidecar: %w", err)
 	}
-	s := &Sidecar{deps: deps, config: config, claims: resize.NewInformers(deps.Client)}
+	s := &Sidecar{deps: deps, config: config, claims: claimwork.NewInformers(deps.Client)}
 	var err error
 	s.provisioner, err = csiprovision.New(
 		csiprovision.Deps{Client: deps.Client, Dynamic: deps.Dynamic, Logger: deps.Logger}, config.Driver)
@@ -318,11 +319,16 @@ func (s *Sidecar) publishCapacity(ctx context.Context) error {
 	return s.start(ctx, publisher)
 }
 
-func (s *Sidecar) resize(ctx context.Context) error {
-	resizer, err := resize.New(resize.Deps{
-		Client: s.deps.Client, Driver: s.provisioner, Informers: s.claims, Timeline: s.deps.Timeline, Logger: s.deps.Logger,
+// claimDeps are what the controllers work with that change volumes when their claims change.
+func (s *Sidecar) claimDeps() claimwork.Deps {
+	return claimwork.Deps{
+		Client: s.deps.Client, Informers: s.claims, Timeline: s.deps.Timeline, Logger: s.deps.Logger,
 		Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
-	}, resize.Config{DriverName: s.config.Driver.Name})
+	}
+}
+
+func (s *Sidecar) resize(ctx context.Context) error {
+	resizer, err := resize.New(resize.Deps{Deps: s.claimDeps(), Driver: s.provisioner}, resize.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return err
 	}
@@ -330,10 +336,7 @@ func (s *Sidecar) resize(ctx context.Context) error {
 }
 
 func (s *Sidecar) modify(ctx context.Context) error {
-	modifier, err := modify.New(modify.Deps{
-		Client: s.deps.Client, Driver: s.provisioner, Informers: s.claims, Timeline: s.deps.Timeline, Logger: s.deps.Logger,
-		Clock: s.deps.Clock, Registerer: s.deps.Registerer, Recorder: s.deps.Recorder,
-	}, modify.Config{DriverName: s.config.Driver.Name})
+	modifier, err := modify.New(modify.Deps{Deps: s.claimDeps(), Driver: s.provisioner}, modify.Config{DriverName: s.config.Driver.Name})
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,11 @@ const GroupName = "snapshot.storage.k8s.io"
 // GroupVersion is the version of the API group that this package has.
 var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
 
-// KindSnapshot is the kind of a VolumeSnapshot.
-const KindSnapshot = "VolumeSnapshot"
+// KindSnapshot is the kind of a VolumeSnapshot, KindContent that of its content.
+const (
+	KindSnapshot = "VolumeSnapshot"
+	KindContent  = "VolumeSnapshotContent"
+)
 
 // The resources of the group.
 const (

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -17,14 +14,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/provision/lifecycle"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -32,14 +30,8 @@ import (
 const (
 	// DefaultWorkers is how many VolumeSnapshots are reconciled at once.
 	DefaultWorkers = 10
-
-	// eventComponent is the source of the events.
-	eventComponent = "snapshot-controller"
 	// timelineOwner is the owner of the stages in timelines.
 	timelineOwner = "snapshot binder"
-
-	// retryMin and retryMax bound the backoff of a VolumeSnapshot that fails.
-	retryMin, retryMax = 100 * time.Millisecond, 5 * time.Minute
 )
 
 // Deps are what a Binder works with. Client, Snapshots and Dynamic are required; the others have the usual defaults.
@@ -80,14 +72,12 @@ const byClaim = "claim"
 
 // Binder binds the VolumeSnapshots of a cluster. Start runs it, once.
 type Binder struct {
+	*lifecycle.Lifecycle
 	deps      Deps
 	snapshots *snapshots
 	contents  *contents
-	informers []cache.SharedIndexInformer
-	runner    *controller.Controller
-	waits     *waits
-	recorder  record.EventRecorder // set by Start before the first run
-	served    atomic.Bool          // the cluster has VolumeSnapshots
+	binding   *shared.Binding[*api.VolumeSnapshot, *api.VolumeSnapshotContent]
+	waits     *shared.Waits
 }
 
 // New returns a Binder. It starts nothing.
@@ -109,89 +99,83 @@ func New(deps Deps, config Config) (*Binder, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	b := &Binder{deps: deps, recorder: deps.Recorder}
-	return b, b.build(config)
+	b := &Binder{deps: deps}
+	if err := b.build(config); err != nil {
+		return nil, fmt.Errorf("binder: %w", err)
+	}
+	return b, nil
 }
 
 func (b *Binder) build(config Config) error {
 	objects := b.deps.Snapshots
-	snapshotInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshots(""), b.deps.Snapshots),
+	snapshotInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshots(""), objects),
 		&api.VolumeSnapshot{}, 0, cache.Indexers{byClaim: func(obj any) ([]string, error) {
 			if s, ok := obj.(*api.VolumeSnapshot); ok && s.Spec.Source.ClaimName != nil {
 				return []string{s.Namespace + "/" + *s.Spec.Source.ClaimName}, nil
 			}
 			return nil, nil
 		}})
-	contentInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshotContents(), b.deps.Snapshots),
+	contentInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshotContents(), objects),
 		&api.VolumeSnapshotContent{}, 0, cache.Indexers{bySnapshot: func(obj any) ([]string, error) {
 			if c, ok := obj.(*api.VolumeSnapshotContent); ok {
 				return []string{c.Spec.SnapshotRef.Namespace + "/" + c.Spec.SnapshotRef.Name}, nil
 			}
 			return nil, nil
 		}})
-	b.informers = []cache.SharedIndexInformer{snapshotInformer, contentInformer}
 	var err error
 	if b.snapshots, err = client.New(objects.VolumeSnapshots, snapshotInformer,
-		client.Config[*api.VolumeSnapshot]{Resource: api.Resource("volumesnapshots")}); err != nil {
-		return fmt.Errorf("binder: %w", err)
+		client.Config[*api.VolumeSnapshot]{Resource: api.Resource(api.ResourceSnapshots)}); err != nil {
+		return err
 	}
 	if b.contents, err = client.New(func(string) api.ContentsClient { return objects.VolumeSnapshotContents() },
-		contentInformer, client.Config[*api.VolumeSnapshotContent]{Resource: api.Resource("volumesnapshotcontents")}); err != nil {
-		return fmt.Errorf("binder: %w", err)
+		contentInformer, client.Config[*api.VolumeSnapshotContent]{Resource: api.Resource(api.ResourceContents)}); err != nil {
+		return err
 	}
-	b.runner, err = controller.New(reconcile.Func(b.reconcile),
+	b.binding = b.newBinding()
+	runner, err := controller.New(reconcile.Func(b.binding.Reconcile),
 		controller.Deps{Logger: b.deps.Logger, Clock: b.deps.Clock, Registerer: b.deps.Registerer},
-		controller.Config{Name: "snapshot binder", Workers: config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
+		controller.Config{Name: timelineOwner, Workers: config.Workers, BackoffMin: shared.BindMin, BackoffMax: shared.BindMax})
 	if err != nil {
-		return fmt.Errorf("binder: %w", err)
+		return err
 	}
-	b.waits = newWaits(b.deps, b.runner)
-	b.runner.Watch(controller.For(snapshotInformer, controller.Changed()))
-	b.runner.Watch(controller.Watches(contentInformer, func(c *api.VolumeSnapshotContent) []reconcile.Request {
+	runner.Watch(controller.For(snapshotInformer, controller.Changed()))
+	runner.Watch(controller.Watches(contentInformer, func(c *api.VolumeSnapshotContent) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{
 			Namespace: c.Spec.SnapshotRef.Namespace, Name: c.Spec.SnapshotRef.Name}}}
 	}, controller.Changed()))
-	return nil
+	b.waits = shared.NewWaits(b.deps.Client, b.deps.Logger, func() cache.SharedInformer {
+		return cache.NewSharedInformer(listwatch.New(objects.VolumeSnapshotClasses(), objects), &api.VolumeSnapshotClass{}, 0)
+	}, runner.Enqueue)
+	b.Lifecycle, err = lifecycle.New(lifecycle.Deps{
+		Client: b.deps.Client, Recorder: b.deps.Recorder, Logger: b.deps.Logger, Clock: b.deps.Clock, Runner: runner,
+	}, lifecycle.Config{
+		Name: timelineOwner, EventSource: shared.EventComponent, Informers: []cache.SharedIndexInformer{snapshotInformer, contentInformer},
+		Begin: b.waits.Begin,
+		Served: func(ctx context.Context) error {
+			return snapshot.WaitServed(ctx, objects, b.deps.Dynamic, b.deps.Logger)
+		},
+	})
+	return err
 }
 
-// Start binds VolumeSnapshots until ctx ends. In a cluster without them it first waits for their definitions.
-func (b *Binder) Start(ctx context.Context) error {
-	if err := snapshot.WaitServed(ctx, b.deps.Snapshots, b.deps.Dynamic, b.deps.Logger); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("start snapshot binder: %w", err)
+func (b *Binder) newBinding() *shared.Binding[*api.VolumeSnapshot, *api.VolumeSnapshotContent] {
+	return &shared.Binding[*api.VolumeSnapshot, *api.VolumeSnapshotContent]{
+		Requests: shared.NewWriter(api.GroupVersion.WithKind(api.KindSnapshot), b.snapshots.Patch),
+		Contents: shared.NewWriter(api.GroupVersion.WithKind(api.KindContent), b.contents.Patch),
+		Get:      b.snapshots.Get,
+		Naming: func(ctx context.Context, key reconcile.Request) ([]*api.VolumeSnapshotContent, error) {
+			return b.contents.Index(ctx, bySnapshot, key.Namespace+"/"+key.Name)
+		},
+		RefOf: func(c *api.VolumeSnapshotContent) *corev1.ObjectReference { return &c.Spec.SnapshotRef },
+		StatusOf: func(s *api.VolumeSnapshot) (*api.Error, bool) {
+			if s.Status == nil {
+				return nil, false
+			}
+			return s.Status.Error, ptr.Deref(s.Status.ReadyToUse, false)
+		},
+		Finalizer: snapshot.FinalizerContent, BeingDeleted: snapshot.AnnBeingDeleted,
+		Bind: b.bind, Delete: b.delete,
+		Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		Timeline: b.deps.Timeline, Owner: timelineOwner,
 	}
-	b.served.Store(true)
-	if b.recorder == nil {
-		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
-			Client: b.deps.Client.CoreV1(), Clock: b.deps.Clock, Logger: b.deps.Logger,
-		}, eventsink.Config{}, corev1.EventSource{Component: eventComponent})
-		if err != nil {
-			return fmt.Errorf("start snapshot binder: %w", err)
-		}
-		defer stop()
-		b.recorder = recorder
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer b.waits.stop()
-	defer cancel()
-	b.waits.start(ctx)
-	for _, informer := range b.informers {
-		running.Go(contain.Guard("binder.Start", "", func() { informer.RunWithContext(ctx) }))
-	}
-	return b.runner.Start(ctx)
 }
-
-// Ready returns nil once the caches are filled and the workers run, and as long as the cluster has no VolumeSnapshots.
-func (b *Binder) Ready() error {
-	if !b.served.Load() {
-		return nil
-	}
-	return b.runner.Ready()
-}
-
-// Healthy returns an error while a worker is stuck.
-func (b *Binder) Healthy() error { return b.runner.Healthy() }

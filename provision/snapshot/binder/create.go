@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -33,16 +33,16 @@ func (b *Binder) create(ctx context.Context, key reconcile.Request, s *api.Volum
 		return nil, err
 	}
 	if class.Driver != volume.Spec.CSI.Driver {
-		b.waits.forClass(key)
-		return nil, &problem{reason: reasonCreation, waits: true, err: fmt.Errorf(
+		b.waits.ForClass(key)
+		return nil, shared.Waitf(reasonCreation,
 			"VolumeSnapshotClass %q is of driver %q, but the volume of claim %q is of driver %q: name a class of that driver",
-			class.Name, class.Driver, claim.Name, volume.Spec.CSI.Driver)}
+			class.Name, class.Driver, claim.Name, volume.Spec.CSI.Driver)
 	}
-	name, ref := snapshot.ContentName(s.UID), objectRef(s)
+	name, ref := snapshot.ContentName(s.UID), b.binding.Requests.RefOf(s)
 	secret, err := snapshot.ResolveSecret(class, snapshot.SecretSnapshotter, name, *ref)
 	if err != nil {
-		b.waits.forClass(key)
-		return nil, &problem{reason: reasonCreation, waits: true, err: err}
+		b.waits.ForClass(key)
+		return nil, &shared.Problem{Reason: reasonCreation, Waits: true, Err: err}
 	}
 	if err := b.holdClaim(ctx, claim); err != nil {
 		return nil, err
@@ -65,10 +65,10 @@ func (b *Binder) create(ctx context.Context, key reconcile.Request, s *api.Volum
 		return nil, fmt.Errorf("create VolumeSnapshotContent %q: %w", name, err) // the cache shows it soon
 	}
 	if err != nil {
-		return nil, problemf(reasonCreation, "create VolumeSnapshotContent %q: %w", name, err)
+		return nil, shared.Problemf(reasonCreation, "create VolumeSnapshotContent %q: %w", name, err)
 	}
 	b.deps.Logger.Info("created the content of a snapshot", "snapshot", key.String(), "content", name, "driver", class.Driver)
-	b.recorder.Event(ref, corev1.EventTypeNormal, "CreatingSnapshot",
+	b.Recorder().Event(ref, corev1.EventTypeNormal, "CreatingSnapshot",
 		fmt.Sprintf("Waiting for driver %s to take the snapshot of claim %s", class.Driver, claim.Name))
 	return created, nil
 }
@@ -76,34 +76,22 @@ func (b *Binder) create(ctx context.Context, key reconcile.Request, s *api.Volum
 // sourceOf returns the claim that a VolumeSnapshot is of, and its volume.
 func (b *Binder) sourceOf(ctx context.Context, key reconcile.Request, s *api.VolumeSnapshot,
 ) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
-	name := types.NamespacedName{Namespace: s.Namespace, Name: *s.Spec.Source.ClaimName}
-	claim, err := b.deps.Client.CoreV1().PersistentVolumeClaims(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	wait := func(format string, args ...any) error {
-		version := ""
-		if err == nil {
-			version = claim.ResourceVersion
+	name := *s.Spec.Source.ClaimName
+	claim, err := b.deps.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, name, metav1.GetOptions{})
+	waiting := shared.Claims{Namespace: s.Namespace, Name: name}
+	if apierrors.IsNotFound(err) {
+		b.waits.ForClaims(key, waiting, "")
+		return nil, nil, shared.Waitf(reasonCreation, "claim %q, which spec.source names, does not exist", name)
+	}
+	if err != nil {
+		return nil, nil, shared.Problemf(reasonCreation, "get claim %q: %w", name, err)
+	}
+	volume, wrong := shared.VolumeOf(ctx, b.deps.Client, claim, reasonCreation)
+	if wrong != nil {
+		if wrong.Waits {
+			b.waits.ForClaims(key, waiting, claim.ResourceVersion)
 		}
-		b.waits.forClaim(key, name, version)
-		return &problem{reason: reasonCreation, waits: true, err: fmt.Errorf(format, args...)}
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil, wait("claim %q, which spec.source names, does not exist", name.Name)
-	case err != nil:
-		return nil, nil, problemf(reasonCreation, "get claim %q: %w", name.Name, err)
-	case claim.DeletionTimestamp != nil:
-		return nil, nil, wait("claim %q is being deleted: no snapshot of it can be taken any more", name.Name)
-	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
-		return nil, nil, wait("claim %q is not bound to a volume yet; the snapshot is taken when it is", name.Name)
-	}
-	volume, err := b.deps.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
-	switch {
-	case err != nil:
-		return nil, nil, problemf(reasonCreation, "get volume %q of claim %q: %w", claim.Spec.VolumeName, name.Name, err)
-	case volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != claim.UID:
-		return nil, nil, problemf(reasonCreation, "volume %q is not bound to claim %q", volume.Name, name.Name)
-	case volume.Spec.CSI == nil:
-		return nil, nil, wait("volume %q of claim %q is not of a CSI driver: only those have snapshots", volume.Name, name.Name)
+		return nil, nil, wrong
 	}
 	return claim, volume, nil
 }
@@ -113,38 +101,31 @@ func (b *Binder) sourceOf(ctx context.Context, key reconcile.Request, s *api.Vol
 func (b *Binder) classOf(ctx context.Context, key reconcile.Request, s *api.VolumeSnapshot, driver string,
 ) (*api.VolumeSnapshotClass, error) {
 	classes := b.deps.Snapshots.VolumeSnapshotClasses()
-	wait := func(reason, format string, args ...any) error {
-		b.waits.forClass(key)
-		return &problem{reason: reason, waits: true, err: fmt.Errorf(format, args...)}
+	named := ptr.Deref(s.Spec.ClassName, "")
+	class, wrong := shared.Classes[api.VolumeSnapshotClass]{
+		Kind: "VolumeSnapshotClass", Field: "spec.volumeSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
+		Get: classes.Get,
+		List: func(ctx context.Context) ([]api.VolumeSnapshotClass, error) {
+			list, err := classes.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return list.Items, nil
+		},
+		IsDefault: func(class *api.VolumeSnapshotClass, driver string) bool {
+			return class.Driver == driver && class.Annotations[snapshot.AnnDefaultClass] == "true"
+		},
+	}.Find(ctx, named, driver)
+	if wrong != nil {
+		if wrong.Waits {
+			b.waits.ForClass(key)
+		}
+		return nil, wrong
 	}
-	if name := ptr.Deref(s.Spec.ClassName, ""); name != "" {
-		class, err := classes.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, wait(reasonClass, "VolumeSnapshotClass %q does not exist", name)
-		}
-		if err != nil {
-			return nil, problemf(reasonClass, "get VolumeSnapshotClass %q: %w", name, err)
-		}
+	if named != "" {
 		return class, nil
 	}
-	list, err := classes.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, problemf(reasonDefault, "list VolumeSnapshotClasses: %w", err)
-	}
-	defaults := slices.DeleteFunc(list.Items, func(class api.VolumeSnapshotClass) bool {
-		return class.Driver != driver || class.Annotations[snapshot.AnnDefaultClass] != "true"
-	})
-	switch len(defaults) {
-	case 0:
-		return nil, wait(reasonDefault, "spec.volumeSnapshotClassName names no class, and driver %q has no default class", driver)
-	case 1:
-	default:
-		return nil, wait(reasonDefault, "spec.volumeSnapshotClassName names no class, and driver %q has %d default classes", driver, len(defaults))
-	}
-	class := &defaults[0]
-	_, err = b.patchSnapshot(ctx, s, map[string]any{
-		"metadata": map[string]any{"uid": s.UID}, "spec": map[string]any{"volumeSnapshotClassName": class.Name},
-	})
+	_, err := b.binding.Requests.PatchSpec(ctx, s, map[string]any{"volumeSnapshotClassName": class.Name})
 	return class, err
 }
 
@@ -181,5 +162,5 @@ func (b *Binder) releaseClaim(ctx context.Context, s *api.VolumeSnapshot) error 
 			return nil
 		}
 	}
-	return b.patchClaim(ctx, claim, without(claim.Finalizers, snapshot.FinalizerClaim))
+	return b.patchClaim(ctx, claim, shared.WithoutFinalizers(claim.Finalizers, snapshot.FinalizerClaim))
 }

@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -22,8 +22,7 @@ func (b *Binder) delete(ctx context.Context, key reconcile.Request, s *api.Volum
 		return nil // others keep it
 	}
 	if slices.Contains(s.Finalizers, snapshot.FinalizerMember) {
-		return &problem{reason: "SnapshotDeletePending", waits: true, err: fmt.Errorf(
-			"it is of VolumeGroupSnapshot %q: delete that, which deletes all of its snapshots", groupName(s))}
+		return shared.Waitf("SnapshotDeletePending", "it is of VolumeGroupSnapshot %q: delete that, which deletes all of its snapshots", groupName(s))
 	}
 	content, err := b.boundContent(ctx, s)
 	if err != nil {
@@ -35,31 +34,23 @@ func (b *Binder) delete(ctx context.Context, key reconcile.Request, s *api.Volum
 			return err
 		}
 		if waiting != nil {
-			b.waits.forClaim(key, types.NamespacedName{Namespace: s.Namespace, Name: waiting.Name}, waiting.ResourceVersion)
-			b.recorder.Event(objectRef(s), corev1.EventTypeWarning, "SnapshotDeletePending",
+			b.waits.ForClaims(key, shared.Claims{Namespace: s.Namespace, Name: waiting.Name}, waiting.ResourceVersion)
+			b.Recorder().Event(b.binding.Requests.RefOf(s), corev1.EventTypeWarning, "SnapshotDeletePending",
 				fmt.Sprintf("claim %s is being created from the snapshot", waiting.Name))
 			return nil
 		}
-		if content.Annotations[snapshot.AnnBeingDeleted] == "" {
-			if err := b.patchContent(ctx, content, annotationPatch(snapshot.AnnBeingDeleted)); err != nil {
-				return fmt.Errorf("mark VolumeSnapshotContent %q: %w", content.Name, err)
-			}
+		deleting, err := b.binding.DeleteContent(ctx, s, content, content.Spec.DeletionPolicy, "SnapshotContentObjectDeleteError", b.contents.Delete)
+		if err != nil {
+			return err
 		}
-		if content.Spec.DeletionPolicy == api.Delete {
-			if content.DeletionTimestamp == nil {
-				err := b.contents.Delete(ctx, "", content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
-				if err != nil && !apierrors.IsNotFound(err) {
-					b.recorder.Event(objectRef(s), corev1.EventTypeWarning, "SnapshotContentObjectDeleteError", err.Error())
-					return fmt.Errorf("delete VolumeSnapshotContent %q: %w", content.Name, err)
-				}
-			}
+		if deleting {
 			return b.releaseClaim(ctx, s) // the event of the content's end brings the VolumeSnapshot back
 		}
 	}
 	if err := b.releaseClaim(ctx, s); err != nil {
 		return err
 	}
-	_, err = b.patchSnapshot(ctx, s, finalizersPatch(s, without(s.Finalizers, snapshot.FinalizerBound, snapshot.FinalizerSource)))
+	_, err = b.binding.Requests.RemoveFinalizers(ctx, s, snapshot.FinalizerBound, snapshot.FinalizerSource)
 	return err
 }
 

@@ -5,27 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/provision/lifecycle"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -33,14 +33,8 @@ import (
 const (
 	// workers is how many VolumeGroupSnapshots are reconciled at once.
 	workers = 4
-
-	// eventComponent is the source of the events.
-	eventComponent = "snapshot-controller"
 	// timelineOwner is the owner of the stages in timelines.
 	timelineOwner = "group snapshot binder"
-
-	// retryMin and retryMax bound the backoff of a VolumeGroupSnapshot that fails.
-	retryMin, retryMax = 100 * time.Millisecond, 5 * time.Minute
 )
 
 // Deps are what a Binder works with. Client, Groups, Snapshots and Dynamic are required; the others have the usual defaults.
@@ -74,15 +68,16 @@ const byGroup = "group"
 
 // Binder binds the VolumeGroupSnapshots of a cluster. Start runs it, once.
 type Binder struct {
+	*lifecycle.Lifecycle
 	deps     Deps
 	groups   *groups
 	contents *contents
-	// members has the VolumeSnapshots of groups only.
-	members   cache.SharedIndexInformer
-	informers []cache.SharedIndexInformer
-	runner    *controller.Controller
-	recorder  record.EventRecorder // set by Start before the first run
-	served    atomic.Bool          // the cluster has VolumeGroupSnapshots
+	binding  *shared.Binding[*groupapi.VolumeGroupSnapshot, *groupapi.VolumeGroupSnapshotContent]
+	waits    *shared.Waits
+	// members has the VolumeSnapshots, and finds those of a group; single patches one, singleContents its content.
+	members        cache.SharedIndexInformer
+	single         shared.Writer[*api.VolumeSnapshot]
+	singleContents shared.Writer[*api.VolumeSnapshotContent]
 }
 
 // New returns a Binder. It starts nothing.
@@ -96,8 +91,21 @@ func New(deps Deps) (*Binder, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	b := &Binder{deps: deps, recorder: deps.Recorder}
-	return b, b.build()
+	b := &Binder{deps: deps}
+	b.single = shared.NewWriter(api.GroupVersion.WithKind(api.KindSnapshot), directPatch(deps.Snapshots.VolumeSnapshots))
+	b.singleContents = shared.NewWriter(api.GroupVersion.WithKind(api.KindContent),
+		directPatch(func(string) api.ContentsClient { return deps.Snapshots.VolumeSnapshotContents() }))
+	if err := b.build(); err != nil {
+		return nil, fmt.Errorf("groupbinder: %w", err)
+	}
+	return b, nil
+}
+
+// directPatch patches by a client that has no cache.
+func directPatch[T client.Object, L runtime.Object](in func(namespace string) api.Objects[T, L]) shared.PatchFunc[T] {
+	return func(ctx context.Context, namespace, name string, patch client.Patch, options metav1.PatchOptions, subresources ...string) (T, error) {
+		return in(namespace).Patch(ctx, name, patch.Type, patch.Data, options, subresources...)
+	}
 }
 
 func (b *Binder) build() error {
@@ -118,79 +126,75 @@ func (b *Binder) build() error {
 			}
 			return nil, nil
 		}})
-	b.informers = []cache.SharedIndexInformer{groupInformer, contentInformer, b.members}
 	var err error
 	if b.groups, err = client.New(objects.VolumeGroupSnapshots, groupInformer,
 		client.Config[*groupapi.VolumeGroupSnapshot]{Resource: groupapi.Resource(groupapi.ResourceGroups)}); err != nil {
-		return fmt.Errorf("groupbinder: %w", err)
+		return err
 	}
 	if b.contents, err = client.New(func(string) groupapi.ContentsClient { return objects.VolumeGroupSnapshotContents() }, contentInformer,
 		client.Config[*groupapi.VolumeGroupSnapshotContent]{Resource: groupapi.Resource(groupapi.ResourceContents)}); err != nil {
-		return fmt.Errorf("groupbinder: %w", err)
+		return err
 	}
-	b.runner, err = controller.New(reconcile.Func(b.reconcile),
+	b.binding = b.newBinding()
+	runner, err := controller.New(reconcile.Func(b.binding.Reconcile),
 		controller.Deps{Logger: b.deps.Logger, Clock: b.deps.Clock, Registerer: b.deps.Registerer},
-		controller.Config{Name: "group snapshot binder", Workers: workers, BackoffMin: retryMin, BackoffMax: retryMax})
+		controller.Config{Name: timelineOwner, Workers: workers, BackoffMin: shared.BindMin, BackoffMax: shared.BindMax})
 	if err != nil {
-		return fmt.Errorf("groupbinder: %w", err)
+		return err
 	}
-	b.runner.Watch(controller.For(groupInformer, controller.Changed()))
-	b.runner.Watch(controller.Watches(contentInformer, func(c *groupapi.VolumeGroupSnapshotContent) []reconcile.Request {
+	runner.Watch(controller.For(groupInformer, controller.Changed()))
+	runner.Watch(controller.Watches(contentInformer, func(c *groupapi.VolumeGroupSnapshotContent) []reconcile.Request {
 		return []reconcile.Request{requestFor(c.Spec.GroupRef.Namespace, c.Spec.GroupRef.Name)}
 	}, controller.Changed()))
-	b.runner.Watch(controller.Watches(b.members, func(s *api.VolumeSnapshot) []reconcile.Request {
+	runner.Watch(controller.Watches(b.members, func(s *api.VolumeSnapshot) []reconcile.Request {
 		if owner := snapshot.GroupOf(s); owner != nil {
 			return []reconcile.Request{requestFor(s.Namespace, owner.Name)}
 		}
 		return nil
 	}, controller.Changed()))
-	return nil
+	b.waits = shared.NewWaits(b.deps.Client, b.deps.Logger, func() cache.SharedInformer {
+		return cache.NewSharedInformer(listwatch.New(objects.VolumeGroupSnapshotClasses(), objects), &groupapi.VolumeGroupSnapshotClass{}, 0)
+	}, runner.Enqueue)
+	return b.buildLifecycle(runner, groupInformer, contentInformer, b.members)
+}
+
+func (b *Binder) buildLifecycle(runner *controller.Controller, informers ...cache.SharedIndexInformer) (err error) {
+	b.Lifecycle, err = lifecycle.New(lifecycle.Deps{
+		Client: b.deps.Client, Recorder: b.deps.Recorder, Logger: b.deps.Logger, Clock: b.deps.Clock, Runner: runner,
+	}, lifecycle.Config{
+		Name: timelineOwner, EventSource: shared.EventComponent, Informers: informers, Begin: b.waits.Begin,
+		Served: func(ctx context.Context) error {
+			if err := snapshot.WaitGroupsServed(ctx, b.deps.Groups, b.deps.Dynamic, b.deps.Logger); err != nil {
+				return err
+			}
+			return snapshot.WaitServed(ctx, b.deps.Snapshots, b.deps.Dynamic, b.deps.Logger)
+		},
+	})
+	return err
+}
+
+func (b *Binder) newBinding() *shared.Binding[*groupapi.VolumeGroupSnapshot, *groupapi.VolumeGroupSnapshotContent] {
+	return &shared.Binding[*groupapi.VolumeGroupSnapshot, *groupapi.VolumeGroupSnapshotContent]{
+		Requests: shared.NewWriter(groupapi.GroupVersion.WithKind(groupapi.KindGroup), b.groups.Patch),
+		Contents: shared.NewWriter(groupapi.GroupVersion.WithKind(groupapi.KindContent), b.contents.Patch),
+		Get:      b.groups.Get,
+		Naming: func(ctx context.Context, key reconcile.Request) ([]*groupapi.VolumeGroupSnapshotContent, error) {
+			return b.contents.Index(ctx, byGroup, key.Namespace+"/"+key.Name)
+		},
+		RefOf: func(c *groupapi.VolumeGroupSnapshotContent) *corev1.ObjectReference { return &c.Spec.GroupRef },
+		StatusOf: func(g *groupapi.VolumeGroupSnapshot) (*api.Error, bool) {
+			if g.Status == nil {
+				return nil, false
+			}
+			return g.Status.Error, ptr.Deref(g.Status.ReadyToUse, false)
+		},
+		Finalizer: snapshot.FinalizerGroupContent, BeingDeleted: snapshot.AnnGroupBeingDeleted,
+		Bind: b.bind, Delete: b.delete, Gone: b.deleteOrphans,
+		Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		Timeline: b.deps.Timeline, Owner: timelineOwner,
+	}
 }
 
 func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
-
-// Start binds VolumeGroupSnapshots until ctx ends. In a cluster without them it first waits for their definitions.
-func (b *Binder) Start(ctx context.Context) error {
-	err := snapshot.WaitGroupsServed(ctx, b.deps.Groups, b.deps.Dynamic, b.deps.Logger)
-	if err == nil {
-		err = snapshot.WaitServed(ctx, b.deps.Snapshots, b.deps.Dynamic, b.deps.Logger)
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("start group snapshot binder: %w", err)
-	}
-	b.served.Store(true)
-	if b.recorder == nil {
-		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
-			Client: b.deps.Client.CoreV1(), Clock: b.deps.Clock, Logger: b.deps.Logger,
-		}, eventsink.Config{}, corev1.EventSource{Component: eventComponent})
-		if err != nil {
-			return fmt.Errorf("start group snapshot binder: %w", err)
-		}
-		defer stop()
-		b.recorder = recorder
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	for _, informer := range b.informers {
-		running.Go(contain.Guard("groupbinder.Start", "", func() { informer.RunWithContext(ctx) }))
-	}
-	return b.runner.Start(ctx)
-}
-
-// Ready returns nil once the caches are filled and the workers run, and as long as the cluster has no VolumeGroupSnapshots.
-func (b *Binder) Ready() error {
-	if !b.served.Load() {
-		return nil
-	}
-	return b.runner.Ready()
-}
-
-// Healthy returns an error while a worker is stuck.
-func (b *Binder) Healthy() error { return b.runner.Healthy() }

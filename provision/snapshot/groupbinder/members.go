@@ -2,7 +2,6 @@ package groupbinder
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -15,6 +14,8 @@ import (
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
+	"github.com/berth-dev/berth/reconcile"
 )
 
 // createMembers creates the VolumeSnapshots of a group, and their contents, once the driver has taken them.
@@ -59,24 +60,24 @@ func (b *Binder) createMember(ctx context.Context, group *groupapi.VolumeGroupSn
 		return err
 	}
 	if memberContent.Spec.SnapshotRef.UID != member.UID {
-		if err := b.patchMemberContent(ctx, contentName, map[string]any{
-			"spec": map[string]any{"volumeSnapshotRef": map[string]any{"uid": member.UID}}}); err != nil {
+		memberContent, err = b.singleContents.PatchSpec(ctx, memberContent, map[string]any{"volumeSnapshotRef": map[string]any{"uid": member.UID}})
+		if err != nil {
 			return err
 		}
 	}
 	if ptr.Deref(memberStatusHandle(memberContent), "") != info.SnapshotHandle {
-		if err := b.patchMemberContent(ctx, contentName, map[string]any{"status": map[string]any{
+		if _, err := b.singleContents.PatchStatus(ctx, memberContent, map[string]any{
 			"snapshotHandle": info.SnapshotHandle, "volumeGroupSnapshotHandle": content.Status.GroupHandle,
 			"creationTime": info.CreationTime, "restoreSize": info.RestoreSize, "readyToUse": ptr.Deref(info.ReadyToUse, false),
-		}}, "status"); err != nil {
+		}); err != nil {
 			return err
 		}
 	}
 	if member.Status == nil || ptr.Deref(member.Status.BoundContentName, "") != contentName || member.Status.GroupName == nil {
-		return b.patchMember(ctx, member, map[string]any{"status": map[string]any{
-			"boundVolumeSnapshotContentName": contentName, "volumeGroupSnapshotName": group.Name}}, "status")
+		_, err = b.single.PatchStatus(ctx, member, map[string]any{
+			"boundVolumeSnapshotContentName": contentName, "volumeGroupSnapshotName": group.Name})
 	}
-	return nil
+	return err
 }
 
 func memberStatusHandle(content *api.VolumeSnapshotContent) *string {
@@ -141,33 +142,30 @@ func claimOf(volume *corev1.PersistentVolume) string {
 	return volume.Spec.ClaimRef.Name
 }
 
-func (b *Binder) patchMember(ctx context.Context, member *api.VolumeSnapshot, change map[string]any, subresources ...string) error {
-	data, err := json.Marshal(change)
+// deleteOrphans deletes the VolumeSnapshots of a group that is gone: one that was created just before the group was deleted may not
+// have been in the cache then.
+func (b *Binder) deleteOrphans(ctx context.Context, key reconcile.Request) error {
+	members, err := b.membersOf(key.Namespace, key.Name, "")
 	if err != nil {
 		return err
 	}
-	_, err = b.deps.Snapshots.VolumeSnapshots(member.Namespace).Patch(ctx, member.Name, types.MergePatchType, data, metav1.PatchOptions{}, subresources...)
-	return err
-}
-
-func (b *Binder) patchMemberContent(ctx context.Context, name string, change map[string]any, subresources ...string) error {
-	data, err := json.Marshal(change)
-	if err != nil {
-		return err
+	for _, member := range members {
+		if err := b.deleteMember(ctx, member); shared.IgnoreStale(err) != nil {
+			return fmt.Errorf("delete VolumeSnapshot %q of a group that is gone: %w", member.Name, err)
+		}
 	}
-	_, err = b.deps.Snapshots.VolumeSnapshotContents().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{}, subresources...)
-	return err
+	return nil
 }
 
-// membersOf returns the VolumeSnapshots of a group, from the cache.
-func (b *Binder) membersOf(group *groupapi.VolumeGroupSnapshot) ([]*api.VolumeSnapshot, error) {
-	found, err := b.members.GetIndexer().ByIndex(byGroup, group.Namespace+"/"+group.Name)
+// membersOf returns the VolumeSnapshots of the group of a name, from the cache; of the one with the UID unless that is "".
+func (b *Binder) membersOf(namespace, name string, uid types.UID) ([]*api.VolumeSnapshot, error) {
+	found, err := b.members.GetIndexer().ByIndex(byGroup, namespace+"/"+name)
 	if err != nil {
 		return nil, fmt.Errorf("list the VolumeSnapshots of the group: %w", err)
 	}
 	var members []*api.VolumeSnapshot
 	for _, obj := range found {
-		if member, ok := obj.(*api.VolumeSnapshot); ok && snapshot.GroupOf(member).UID == group.UID {
+		if member, ok := obj.(*api.VolumeSnapshot); ok && (uid == "" || snapshot.GroupOf(member).UID == uid) {
 			members = append(members, member)
 		}
 	}
@@ -175,16 +173,16 @@ func (b *Binder) membersOf(group *groupapi.VolumeGroupSnapshot) ([]*api.VolumeSn
 }
 
 // delete deletes the VolumeSnapshots of a group, then its content, if the policy says so, and then releases the group.
-func (b *Binder) delete(ctx context.Context, group *groupapi.VolumeGroupSnapshot) error {
+func (b *Binder) delete(ctx context.Context, _ reconcile.Request, group *groupapi.VolumeGroupSnapshot) error {
 	if !slices.Contains(group.Finalizers, snapshot.FinalizerGroup) {
 		return nil // others keep it
 	}
-	members, err := b.membersOf(group)
+	members, err := b.membersOf(group.Namespace, group.Name, group.UID)
 	if err != nil {
 		return err
 	}
 	for _, member := range members {
-		if err := b.deleteMember(ctx, member); err != nil && ignoreStale(err) != nil {
+		if err := b.deleteMember(ctx, member); err != nil && shared.IgnoreStale(err) != nil {
 			return fmt.Errorf("delete VolumeSnapshot %q: %w", member.Name, err)
 		}
 	}
@@ -195,23 +193,14 @@ func (b *Binder) delete(ctx context.Context, group *groupapi.VolumeGroupSnapshot
 	if err != nil {
 		return err
 	}
-	if content != nil && content.Annotations[snapshot.AnnGroupBeingDeleted] == "" {
-		if content, err = b.patchContent(ctx, content, annotationPatch(snapshot.AnnGroupBeingDeleted)); err != nil {
-			return fmt.Errorf("mark VolumeGroupSnapshotContent: %w", err)
+	if content != nil {
+		deleting, err := b.binding.DeleteContent(ctx, group, content, content.Spec.DeletionPolicy, "GroupSnapshotContentObjectDeleteError",
+			b.contents.Delete)
+		if err != nil || deleting {
+			return err // the event of the content's end brings the group back
 		}
 	}
-	if content != nil && content.Spec.DeletionPolicy == api.Delete {
-		if content.DeletionTimestamp != nil {
-			return nil // the event of the content's end brings the group back
-		}
-		err := b.contents.Delete(ctx, "", content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			b.recorder.Event(objectRef(group), corev1.EventTypeWarning, "GroupSnapshotContentObjectDeleteError", err.Error())
-			return fmt.Errorf("delete VolumeGroupSnapshotContent %q: %w", content.Name, err)
-		}
-		return nil
-	}
-	_, err = b.patchGroup(ctx, group, finalizersPatch(group, without(group.Finalizers, snapshot.FinalizerGroup)))
+	_, err = b.binding.Requests.RemoveFinalizers(ctx, group, snapshot.FinalizerGroup)
 	return err
 }
 
@@ -225,11 +214,8 @@ func (b *Binder) deleteMember(ctx context.Context, member *api.VolumeSnapshot) e
 			return err
 		}
 	}
-	if !slices.Contains(member.Finalizers, snapshot.FinalizerMember) {
-		return nil
-	}
-	return b.patchMember(ctx, member, map[string]any{"metadata": map[string]any{
-		"uid": member.UID, "resourceVersion": member.ResourceVersion, "finalizers": without(member.Finalizers, snapshot.FinalizerMember)}})
+	_, err := b.single.RemoveFinalizers(ctx, member, snapshot.FinalizerMember)
+	return err
 }
 
 // boundContent returns the content that is bound to a group which is being deleted; nil if there is none.

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -16,8 +15,7 @@ import (
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
-	"github.com/berth-dev/berth/provision/snapshot/taker"
-	"github.com/berth-dev/berth/reconcile"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -28,71 +26,12 @@ const (
 	reasonRead   = "GroupSnapshotContentCheckandUpdateFailed"
 )
 
-// staleRetry is when a content is reconciled again that others have changed meanwhile.
-const staleRetry = 20 * time.Millisecond
-
-// pollMin and pollMax bound the time between two reads of a group that is not ready: no event says when it is.
-const pollMin, pollMax = 500 * time.Millisecond, time.Minute
-
-// reconcile brings one content on.
-func (t *Taker) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	content, err := t.contents.Get(ctx, "", key.Name)
-	if apierrors.IsNotFound(err) || err == nil && content.Spec.Driver != t.config.DriverName {
-		t.forget(key)
-		return reconcile.Result{}, nil
+func stateOf(content *groupapi.VolumeGroupSnapshotContent) shared.State {
+	state := shared.State{Orphan: content.Spec.Source.Handles != nil && content.Spec.GroupRef.UID == ""}
+	if status := content.Status; status != nil {
+		state.Ready, state.Error = ptr.Deref(status.ReadyToUse, false), status.Error
 	}
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("take group snapshot %q: %w", key.Name, err)
-	}
-	unknown := content.Annotations[snapshot.AnnGroupBeingCreated] != ""
-	ready, reason := false, reasonCreate
-	switch {
-	case mayDelete(content):
-		ready, reason = true, reasonDelete
-		err = t.delete(ctx, content)
-	case isReady(content) && !unknown:
-		ready = true
-	case content.DeletionTimestamp != nil && !unknown:
-		return reconcile.Result{}, nil // its VolumeGroupSnapshot still uses it
-	case len(content.Spec.Source.VolumeHandles) > 0:
-		ready, err = t.create(ctx, content) // idempotent: it also reads whether the group is ready
-		if err == nil && content.DeletionTimestamp != nil {
-			return t.reconcile(ctx, key) // the result is known now
-		}
-	default:
-		reason = reasonRead
-		ready, err = t.read(ctx, content)
-	}
-	switch {
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
-	case err != nil && ctx.Err() == nil:
-		return reconcile.Result{}, t.report(ctx, content, reason, err)
-	case err != nil:
-		return reconcile.Result{}, err
-	case !ready:
-		return reconcile.Result{RequeueAfter: t.nextPoll(key)}, nil
-	}
-	t.forget(key)
-	return reconcile.Result{}, nil
-}
-
-// mayDelete reports whether a content is to be deleted now: its VolumeGroupSnapshot is being deleted or has never existed, and
-// no call has an unknown result.
-func mayDelete(content *groupapi.VolumeGroupSnapshotContent) bool {
-	switch {
-	case content.DeletionTimestamp == nil:
-		return false
-	case content.Spec.Source.Handles != nil && content.Spec.GroupRef.UID == "":
-		return true
-	case content.Annotations[snapshot.AnnGroupBeingCreated] != "":
-		return false
-	}
-	return content.Annotations[snapshot.AnnGroupBeingDeleted] != ""
-}
-
-func isReady(content *groupapi.VolumeGroupSnapshotContent) bool {
-	return content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false)
+	return state
 }
 
 // handlesOf returns the driver's handles of the group and of its snapshots, "" if they are not known yet.
@@ -113,6 +52,16 @@ func handlesOf(content *groupapi.VolumeGroupSnapshotContent) (group string, snap
 	return *status.GroupHandle, snapshots
 }
 
+// take calls the driver for a content that is not ready.
+func (t *Taker) take(ctx context.Context, content *groupapi.VolumeGroupSnapshotContent) (ready bool, reason string, err error) {
+	if len(content.Spec.Source.VolumeHandles) > 0 {
+		ready, err = t.create(ctx, content) // idempotent: it also reads whether the group is ready
+		return ready, reasonCreate, err
+	}
+	ready, err = t.read(ctx, content)
+	return ready, reasonRead, err
+}
+
 // delete deletes the group, as the policy says, and then releases the content.
 func (t *Taker) delete(ctx context.Context, content *groupapi.VolumeGroupSnapshotContent) error {
 	if handle, snapshots := handlesOf(content); handle != "" && content.Spec.DeletionPolicy == api.Delete {
@@ -124,7 +73,8 @@ func (t *Taker) delete(ctx context.Context, content *groupapi.VolumeGroupSnapsho
 		}
 		t.deps.Logger.Info("deleted group snapshot", "content", content.Name, "groupSnapshot", handle)
 	}
-	return t.release(ctx, content)
+	_, err := t.taking.RemoveFinalizers(ctx, content, snapshot.FinalizerGroupContent)
+	return err
 }
 
 // create takes the snapshots of a group of volumes.
@@ -134,30 +84,23 @@ func (t *Taker) create(ctx context.Context, content *groupapi.VolumeGroupSnapsho
 		return false, err
 	}
 	handle, _ := handlesOf(content)
-	first := handle == "" && content.Annotations[snapshot.AnnGroupBeingCreated] == ""
-	if first {
-		if content, err = t.annotate(ctx, content, snapshot.AnnGroupBeingCreated, ptr.To(snapshot.AnnYes)); err != nil {
-			return false, err
-		}
+	content, taken, err := shared.Call(ctx, t.taking, content, handle != "", func() (Group, error) {
+		span := t.deps.Timeline.Begin(refOf(content), timelineOwner, "Taking", "")
+		span.AddWait(controller.QueueWait(ctx))
+		taken, err := t.deps.Driver.CreateGroup(ctx, request)
+		span.End(err)
+		return taken, err
+	})
+	if err == nil {
+		err = checkGroup(taken, request.Volumes)
 	}
-	span := t.deps.Timeline.Begin(refOf(content), timelineOwner, "Taking", "")
-	span.AddWait(controller.QueueWait(ctx))
-	taken, err := t.deps.Driver.CreateGroup(ctx, request)
-	span.End(err)
 	if err != nil {
-		if taker.IsFinal(err) || first && !taker.WasSent(err) {
-			_, clearErr := t.annotate(ctx, content, snapshot.AnnGroupBeingCreated, nil)
-			err = errors.Join(err, clearErr)
-		}
-		return false, fmt.Errorf("take a group snapshot of %d volumes: %w", len(request.Volumes), err)
-	}
-	if err := checkGroup(taken, request.Volumes); err != nil {
 		return false, fmt.Errorf("take a group snapshot of %d volumes: %w", len(request.Volumes), err)
 	}
 	if content, err = t.writeStatus(ctx, content, taken); err != nil {
 		return false, err
 	}
-	if _, err = t.annotate(ctx, content, snapshot.AnnGroupBeingCreated, nil); err != nil {
+	if _, err = t.taking.Annotate(ctx, content, snapshot.AnnGroupBeingCreated, nil); err != nil {
 		return false, err
 	}
 	t.deps.Logger.Info("took group snapshot", "content", content.Name, "groupSnapshot", taken.ID, "ready", taken.Ready)
@@ -236,33 +179,34 @@ func (t *Taker) read(ctx context.Context, content *groupapi.VolumeGroupSnapshotC
 
 // classOf returns the class of a content, nil if it names none.
 func (t *Taker) classOf(ctx context.Context, content *groupapi.VolumeGroupSnapshotContent) (*groupapi.VolumeGroupSnapshotClass, error) {
-	name := ptr.Deref(content.Spec.ClassName, "")
-	if name == "" {
-		return nil, nil
-	}
-	class, err := t.deps.Groups.VolumeGroupSnapshotClasses().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("VolumeGroupSnapshotClass %q does not exist", name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get VolumeGroupSnapshotClass %q: %w", name, err)
-	}
-	return class, nil
+	return shared.ClassOf(ctx, "VolumeGroupSnapshotClass", content.Spec.ClassName, t.deps.Groups.VolumeGroupSnapshotClasses().Get)
 }
 
-// nextPoll returns when to read a group again that is not ready.
-func (t *Taker) nextPoll(key reconcile.Request) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	wait := min(pollMin<<min(t.polls[key], 16), pollMax)
-	t.polls[key]++
-	return wait
-}
-
-func (t *Taker) forget(key reconcile.Request) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.polls, key)
+// writeStatus writes what the driver reports.
+func (t *Taker) writeStatus(ctx context.Context, content *groupapi.VolumeGroupSnapshotContent, found Group,
+) (*groupapi.VolumeGroupSnapshotContent, error) {
+	var members []groupapi.SnapshotInfo
+	for _, member := range found.Snapshots {
+		info := groupapi.SnapshotInfo{VolumeHandle: member.Volume, SnapshotHandle: member.ID, ReadyToUse: ptr.To(member.Ready)}
+		if !member.Created.IsZero() {
+			info.CreationTime = ptr.To(member.Created.UnixNano())
+		}
+		if member.Size > 0 {
+			info.RestoreSize = ptr.To(member.Size)
+		}
+		members = append(members, info)
+	}
+	if now := content.Status; now != nil && ptr.Deref(now.GroupHandle, "") == found.ID && now.Error == nil &&
+		now.ReadyToUse != nil && *now.ReadyToUse == found.Ready && equality.Semantic.DeepEqual(now.Snapshots, members) {
+		return content, nil
+	}
+	fields := map[string]any{
+		"volumeGroupSnapshotHandle": found.ID, "readyToUse": found.Ready, "volumeSnapshotInfoList": members, "error": nil,
+	}
+	if !found.Created.IsZero() {
+		fields["creationTime"] = metav1.NewTime(found.Created)
+	}
+	return t.taking.PatchStatus(ctx, content, fields)
 }
 
 // refOf returns the VolumeGroupSnapshot of a content, as timelines name it.

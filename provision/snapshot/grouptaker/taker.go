@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,11 +17,11 @@ import (
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/provision/lifecycle"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
@@ -35,9 +33,6 @@ const (
 
 	// timelineOwner is the owner of the stages in timelines, and begins the source of the events.
 	timelineOwner = "group snapshotter"
-
-	// retryMin and retryMax bound the backoff of a content that fails.
-	retryMin, retryMax = time.Second, 5 * time.Minute
 )
 
 // Group is what a driver reports of a group of snapshots.
@@ -68,7 +63,7 @@ type CreateRequest struct {
 }
 
 // Driver calls the group controller service of a CSI driver. Its errors have the gRPC status of the driver's response; an error
-// without a status means that nothing was sent. The error of a driver without that service is taker.ErrUnsupported. It is
+// without a status means that nothing was sent. The error of a driver without that service is shared.ErrUnsupported. It is
 // safe for concurrent use.
 type Driver interface {
 	// CreateGroup takes snapshots of all volumes at one moment, or returns the group that has the name.
@@ -110,17 +105,11 @@ type contents = client.Resource[*groupapi.VolumeGroupSnapshotContent, *groupapi.
 
 // Taker takes the group snapshots of one driver. Start runs it, once.
 type Taker struct {
+	*lifecycle.Lifecycle
 	deps     Deps
 	config   Config
 	contents *contents
-	informer cache.SharedIndexInformer
-	runner   *controller.Controller
-	recorder record.EventRecorder // set by Start before the first run
-	served   atomic.Bool          // the cluster has VolumeGroupSnapshots
-
-	mu sync.Mutex // guards polls
-	// polls counts how often a group that is not ready was read.
-	polls map[reconcile.Request]int
+	taking   *shared.Taking[*groupapi.VolumeGroupSnapshotContent]
 }
 
 // New returns a Taker. It starts nothing.
@@ -138,85 +127,45 @@ func New(deps Deps, config Config) (*Taker, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	t := &Taker{deps: deps, config: config, recorder: deps.Recorder, polls: map[reconcile.Request]int{}}
-	return t, t.build()
+	t := &Taker{deps: deps, config: config}
+	if err := t.build(); err != nil {
+		return nil, fmt.Errorf("grouptaker: %w", err)
+	}
+	return t, nil
 }
 
 func (t *Taker) build() error {
 	objects := t.deps.Groups
-	t.informer = cache.NewSharedIndexInformer(listwatch.New(objects.VolumeGroupSnapshotContents(), objects),
+	informer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeGroupSnapshotContents(), objects),
 		&groupapi.VolumeGroupSnapshotContent{}, 0, cache.Indexers{})
 	var err error
-	if t.contents, err = client.New(func(string) groupapi.ContentsClient { return objects.VolumeGroupSnapshotContents() }, t.informer,
+	if t.contents, err = client.New(func(string) groupapi.ContentsClient { return objects.VolumeGroupSnapshotContents() }, informer,
 		client.Config[*groupapi.VolumeGroupSnapshotContent]{Resource: groupapi.Resource(groupapi.ResourceContents)}); err != nil {
-		return fmt.Errorf("grouptaker: %w", err)
+		return err
 	}
-	t.runner, err = controller.New(reconcile.Func(t.reconcile),
+	t.taking = &shared.Taking[*groupapi.VolumeGroupSnapshotContent]{
+		Writer: shared.NewWriter(groupapi.GroupVersion.WithKind(groupapi.KindContent), t.contents.Patch), Get: t.contents.Get,
+		Driver: func(c *groupapi.VolumeGroupSnapshotContent) string { return c.Spec.Driver }, StateOf: stateOf,
+		BeingCreated: snapshot.AnnGroupBeingCreated, BeingDeleted: snapshot.AnnGroupBeingDeleted, ReasonDelete: reasonDelete,
+		Delete: t.delete, Take: t.take,
+		DriverName: t.config.DriverName, Clock: t.deps.Clock, Logger: t.deps.Logger,
+		Recorder: func() record.EventRecorder { return t.Recorder() },
+	}
+	name := timelineOwner + " of " + t.config.DriverName
+	runner, err := controller.New(reconcile.Func(t.taking.Reconcile),
 		controller.Deps{Logger: t.deps.Logger, Clock: t.deps.Clock, Registerer: t.deps.Registerer},
-		controller.Config{Name: "group snapshotter of " + t.config.DriverName, Workers: workers, BackoffMin: retryMin, BackoffMax: retryMax})
+		controller.Config{Name: name, Workers: workers, BackoffMin: shared.RetryMin, BackoffMax: shared.RetryMax})
 	if err != nil {
-		return fmt.Errorf("grouptaker: %w", err)
+		return err
 	}
-	t.runner.Watch(controller.For(t.informer, controller.Changed(), t.needsWork))
-	return nil
+	runner.Watch(controller.For(informer, controller.Changed(), t.taking.NeedsWork))
+	t.Lifecycle, err = lifecycle.New(lifecycle.Deps{
+		Client: t.deps.Client, Recorder: t.deps.Recorder, Logger: t.deps.Logger, Clock: t.deps.Clock, Runner: runner,
+	}, lifecycle.Config{
+		Name: name, EventSource: timelineOwner + " " + t.config.DriverName, Informers: []cache.SharedIndexInformer{informer},
+		Served: func(ctx context.Context) error {
+			return snapshot.WaitGroupsServed(ctx, objects, t.deps.Dynamic, t.deps.Logger)
+		},
+	})
+	return err
 }
-
-// needsWork accepts events after which there is something to do. Most changes of a content are the taker's own writes, which
-// must not end its backoff.
-func (t *Taker) needsWork(event controller.Event) bool {
-	content, ok := event.Object.(*groupapi.VolumeGroupSnapshotContent)
-	if !ok || content.Spec.Driver != t.config.DriverName {
-		return false
-	}
-	old, known := event.Old.(*groupapi.VolumeGroupSnapshotContent)
-	if event.Type != controller.Updated || !known || old.UID != content.UID {
-		return true
-	}
-	marked := func(c *groupapi.VolumeGroupSnapshotContent) bool {
-		return c.Annotations[snapshot.AnnGroupBeingDeleted] != ""
-	}
-	return old.Generation != content.Generation || (old.DeletionTimestamp == nil) != (content.DeletionTimestamp == nil) ||
-		marked(old) != marked(content)
-}
-
-// Start takes group snapshots until ctx ends, and returns when no call of the driver runs any more. In a cluster without
-// VolumeGroupSnapshots it first waits for their definitions.
-func (t *Taker) Start(ctx context.Context) error {
-	if err := snapshot.WaitGroupsServed(ctx, t.deps.Groups, t.deps.Dynamic, t.deps.Logger); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("start group snapshotter of driver %q: %w", t.config.DriverName, err)
-	}
-	t.served.Store(true)
-	if t.recorder == nil {
-		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
-			Client: t.deps.Client.CoreV1(), Clock: t.deps.Clock, Logger: t.deps.Logger,
-		}, eventsink.Config{}, corev1.EventSource{Component: timelineOwner + " " + t.config.DriverName})
-		if err != nil {
-			return fmt.Errorf("start group snapshotter of driver %q: %w", t.config.DriverName, err)
-		}
-		defer stop()
-		t.recorder = recorder
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(contain.Guard("grouptaker.Start", "", func() { t.informer.RunWithContext(ctx) }))
-	return t.runner.Start(ctx)
-}
-
-// RetryNow retries all that wait for the delay after a failure at once, because the driver is back.
-func (t *Taker) RetryNow() { t.runner.RetryFailed() }
-
-// Ready returns nil once the cache is filled and the workers run, and as long as the cluster has no VolumeGroupSnapshots.
-func (t *Taker) Ready() error {
-	if !t.served.Load() {
-		return nil
-	}
-	return t.runner.Ready()
-}
-
-// Healthy returns an error while a worker is stuck.
-func (t *Taker) Healthy() error { return t.runner.Healthy() }

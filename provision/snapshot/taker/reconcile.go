@@ -4,19 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
-	"github.com/berth-dev/berth/reconcile"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -26,77 +21,12 @@ const (
 	reasonRead   = "SnapshotContentCheckandUpdateFailed"
 )
 
-// staleRetry is when a content is reconciled again that others have changed meanwhile.
-const staleRetry = 20 * time.Millisecond
-
-// pollMin and pollMax bound the time between two reads of a snapshot that is not ready: no event says when it is.
-const pollMin, pollMax = 500 * time.Millisecond, time.Minute
-
-// reconcile brings one content on.
-func (t *Taker) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	content, err := t.contents.Get(ctx, "", key.Name)
-	if apierrors.IsNotFound(err) || err == nil && content.Spec.Driver != t.config.DriverName {
-		t.forget(key)
-		return reconcile.Result{}, nil
+func stateOf(content *api.VolumeSnapshotContent) shared.State {
+	state := shared.State{Orphan: content.Spec.Source.SnapshotHandle != nil && content.Spec.SnapshotRef.UID == ""}
+	if status := content.Status; status != nil {
+		state.Ready, state.Error = ptr.Deref(status.ReadyToUse, false), status.Error
 	}
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("take snapshot %q: %w", key.Name, err)
-	}
-	ready := false
-	reason := reasonCreate
-	switch {
-	case mayDelete(content):
-		ready, reason = true, reasonDelete
-		err = t.delete(ctx, content)
-	case isReady(content) && content.Annotations[snapshot.AnnBeingCreated] == "":
-		ready = true
-	case content.DeletionTimestamp != nil && content.Annotations[snapshot.AnnBeingCreated] == "":
-		return reconcile.Result{}, nil // its VolumeSnapshot still uses it
-	case snapshot.IsMember(content):
-		if handleOf(content) == "" {
-			return reconcile.Result{}, nil // the group's controller writes it
-		}
-		reason = reasonRead
-		ready, err = t.read(ctx, content)
-	case content.Spec.Source.VolumeHandle != nil:
-		ready, err = t.create(ctx, content) // idempotent: it also reads whether the snapshot is ready
-		if err == nil && content.DeletionTimestamp != nil {
-			return t.reconcile(ctx, key) // the result is known now
-		}
-	default:
-		reason = reasonRead
-		ready, err = t.read(ctx, content)
-	}
-	switch {
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
-	case err != nil && ctx.Err() == nil:
-		return reconcile.Result{}, t.report(ctx, content, reason, err)
-	case err != nil:
-		return reconcile.Result{}, err
-	case !ready:
-		return reconcile.Result{RequeueAfter: t.nextPoll(key)}, nil
-	}
-	t.forget(key)
-	return reconcile.Result{}, nil
-}
-
-// mayDelete reports whether a content is to be deleted now: its VolumeSnapshot is being deleted or has never existed, and no
-// call has an unknown result.
-func mayDelete(content *api.VolumeSnapshotContent) bool {
-	switch {
-	case content.DeletionTimestamp == nil:
-		return false
-	case content.Spec.Source.SnapshotHandle != nil && content.Spec.SnapshotRef.UID == "":
-		return true
-	case content.Annotations[snapshot.AnnBeingCreated] != "":
-		return false
-	}
-	return content.Annotations[snapshot.AnnBeingDeleted] != ""
-}
-
-func isReady(content *api.VolumeSnapshotContent) bool {
-	return content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false)
+	return state
 }
 
 // handleOf returns the driver's handle of the snapshot, "" if it is not known yet.
@@ -105,6 +35,21 @@ func handleOf(content *api.VolumeSnapshotContent) string {
 		return *content.Status.SnapshotHandle
 	}
 	return ptr.Deref(content.Spec.Source.SnapshotHandle, "")
+}
+
+// take calls the driver for a content that is not ready.
+func (t *Taker) take(ctx context.Context, content *api.VolumeSnapshotContent) (ready bool, reason string, err error) {
+	switch {
+	case snapshot.IsMember(content):
+		if handleOf(content) == "" {
+			return false, "", shared.ErrNothingToDo // the group's controller writes it
+		}
+	case content.Spec.Source.VolumeHandle != nil:
+		ready, err = t.create(ctx, content) // idempotent: it also reads whether the snapshot is ready
+		return ready, reasonCreate, err
+	}
+	ready, err = t.read(ctx, content)
+	return ready, reasonRead, err
 }
 
 // delete deletes the snapshot, as the policy says, and then releases the content. A snapshot of a group is deleted with it.
@@ -118,7 +63,8 @@ func (t *Taker) delete(ctx context.Context, content *api.VolumeSnapshotContent) 
 		}
 		t.deps.Logger.Info("deleted snapshot", "content", content.Name, "snapshot", handle)
 	}
-	return t.release(ctx, content)
+	_, err := t.taking.RemoveFinalizers(ctx, content, snapshot.FinalizerContent)
+	return err
 }
 
 // create takes the snapshot of a volume.
@@ -141,30 +87,23 @@ func (t *Taker) create(ctx context.Context, content *api.VolumeSnapshotContent) 
 	if t.config.ExtraCreateMetadata {
 		request.Parameters = snapshot.AddMetadata(request.Parameters, content)
 	}
-	first := handleOf(content) == "" && content.Annotations[snapshot.AnnBeingCreated] == ""
-	if first {
-		if content, err = t.annotate(ctx, content, snapshot.AnnBeingCreated, ptr.To(snapshot.AnnYes)); err != nil {
-			return false, err
-		}
+	content, taken, err := shared.Call(ctx, t.taking, content, handleOf(content) != "", func() (Snapshot, error) {
+		span := t.deps.Timeline.Begin(refOf(content), timelineOwner, "Taking", "")
+		span.AddWait(controller.QueueWait(ctx))
+		taken, err := t.deps.Driver.CreateSnapshot(ctx, request)
+		span.End(err)
+		return taken, err
+	})
+	if err == nil && taken.ID == "" {
+		err = errors.New("the driver reports success, but no snapshot_id")
 	}
-	span := t.deps.Timeline.Begin(refOf(content), timelineOwner, "Taking", "")
-	span.AddWait(controller.QueueWait(ctx))
-	taken, err := t.deps.Driver.CreateSnapshot(ctx, request)
-	span.End(err)
 	if err != nil {
-		if IsFinal(err) || first && !WasSent(err) {
-			_, clearErr := t.annotate(ctx, content, snapshot.AnnBeingCreated, nil)
-			err = errors.Join(err, clearErr)
-		}
 		return false, fmt.Errorf("take a snapshot of volume %q: %w", request.Volume, err)
-	}
-	if taken.ID == "" {
-		return false, fmt.Errorf("take a snapshot of volume %q: the driver reports success, but no snapshot_id", request.Volume)
 	}
 	if content, err = t.writeStatus(ctx, content, taken); err != nil {
 		return false, err
 	}
-	if _, err = t.annotate(ctx, content, snapshot.AnnBeingCreated, nil); err != nil {
+	if _, err = t.taking.Annotate(ctx, content, snapshot.AnnBeingCreated, nil); err != nil {
 		return false, err
 	}
 	t.deps.Logger.Info("took snapshot", "content", content.Name, "snapshot", taken.ID, "ready", taken.Ready)
@@ -203,56 +142,23 @@ func (t *Taker) read(ctx context.Context, content *api.VolumeSnapshotContent) (r
 
 // classOf returns the class of a content, nil if it names none.
 func (t *Taker) classOf(ctx context.Context, content *api.VolumeSnapshotContent) (*api.VolumeSnapshotClass, error) {
-	name := ptr.Deref(content.Spec.ClassName, "")
-	if name == "" {
-		return nil, nil
-	}
-	class, err := t.deps.Snapshots.VolumeSnapshotClasses().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("VolumeSnapshotClass %q does not exist", name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get VolumeSnapshotClass %q: %w", name, err)
-	}
-	return class, nil
+	return shared.ClassOf(ctx, "VolumeSnapshotClass", content.Spec.ClassName, t.deps.Snapshots.VolumeSnapshotClasses().Get)
 }
 
-// WasSent reports whether the driver may have got the call that failed.
-func WasSent(err error) bool {
-	_, ok := status.FromError(err)
-	return ok
-}
-
-// IsFinal reports whether after this error of CreateSnapshot no snapshot is being taken, as the CSI specification has it. An
-// error without a status was not sent, or a result that could not be understood.
-func IsFinal(err error) bool {
-	if errors.Is(err, ErrUnsupported) {
-		return true
+// writeStatus writes what the driver reports.
+func (t *Taker) writeStatus(ctx context.Context, content *api.VolumeSnapshotContent, found Snapshot) (*api.VolumeSnapshotContent, error) {
+	fields := map[string]any{"snapshotHandle": found.ID, "readyToUse": found.Ready, "error": nil}
+	if !found.Created.IsZero() {
+		fields["creationTime"] = found.Created.UnixNano()
 	}
-	reported, ok := status.FromError(err)
-	if !ok {
-		return false
+	if found.Size > 0 {
+		fields["restoreSize"] = found.Size
 	}
-	switch reported.Code() {
-	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
-		return false
+	if now := content.Status; now != nil && ptr.Deref(now.SnapshotHandle, "") == found.ID && now.Error == nil &&
+		now.ReadyToUse != nil && *now.ReadyToUse == found.Ready {
+		return content, nil
 	}
-	return true
-}
-
-// nextPoll returns when to read a snapshot again that is not ready.
-func (t *Taker) nextPoll(key reconcile.Request) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	wait := min(pollMin<<min(t.polls[key], 16), pollMax)
-	t.polls[key]++
-	return wait
-}
-
-func (t *Taker) forget(key reconcile.Request) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.polls, key)
+	return t.taking.PatchStatus(ctx, content, fields)
 }
 
 // refOf returns the VolumeSnapshot of a content, as timelines name it.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,11 +17,11 @@ import (
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/internal/listwatch"
+	"github.com/berth-dev/berth/provision/lifecycle"
 	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/shared"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -34,9 +32,6 @@ const (
 
 	// timelineOwner is the owner of the stages in timelines, and begins the source of the events.
 	timelineOwner = "snapshotter"
-
-	// retryMin and retryMax bound the backoff of a content that fails.
-	retryMin, retryMax = time.Second, 5 * time.Minute
 )
 
 // Snapshot is what a driver reports of a snapshot.
@@ -60,14 +55,8 @@ type CreateRequest struct {
 	Secret     *corev1.SecretReference
 }
 
-// ErrUnsupported is the error of a Driver that does not support snapshots.
-var ErrUnsupported = errors.New("the driver does not support snapshots")
-
-// ErrGroupsUnsupported is ErrUnsupported of a driver that takes no group snapshots.
-var ErrGroupsUnsupported = fmt.Errorf("%w of groups: it has no group controller service that takes them", ErrUnsupported)
-
 // Driver calls a CSI driver. Its errors have the gRPC status of the driver's response; an error without a status means that
-// nothing was sent. It is safe for concurrent use.
+// nothing was sent. The error of a driver without snapshots is shared.ErrUnsupported. It is safe for concurrent use.
 type Driver interface {
 	// CreateSnapshot takes a snapshot, or returns the one that has the name.
 	CreateSnapshot(ctx context.Context, request CreateRequest) (Snapshot, error)
@@ -110,17 +99,11 @@ type contents = client.Resource[*api.VolumeSnapshotContent, *api.VolumeSnapshotC
 
 // Taker takes the snapshots of one driver. Start runs it, once.
 type Taker struct {
+	*lifecycle.Lifecycle
 	deps     Deps
 	config   Config
 	contents *contents
-	informer cache.SharedIndexInformer
-	runner   *controller.Controller
-	recorder record.EventRecorder // set by Start before the first run
-	served   atomic.Bool          // the cluster has VolumeSnapshots
-
-	mu sync.Mutex // guards polls
-	// polls counts how often a snapshot that is not ready was read.
-	polls map[reconcile.Request]int
+	taking   *shared.Taking[*api.VolumeSnapshotContent]
 }
 
 // New returns a Taker. It starts nothing.
@@ -141,86 +124,55 @@ func New(deps Deps, config Config) (*Taker, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	t := &Taker{deps: deps, config: config, recorder: deps.Recorder, polls: map[reconcile.Request]int{}}
-	return t, t.build()
+	t := &Taker{deps: deps, config: config}
+	if err := t.build(); err != nil {
+		return nil, fmt.Errorf("taker: %w", err)
+	}
+	return t, nil
 }
 
 func (t *Taker) build() error {
 	objects := t.deps.Snapshots
-	t.informer = cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshotContents(), objects), &api.VolumeSnapshotContent{}, 0,
+	informer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeSnapshotContents(), objects), &api.VolumeSnapshotContent{}, 0,
 		cache.Indexers{})
 	var err error
-	if t.contents, err = client.New(func(string) api.ContentsClient { return objects.VolumeSnapshotContents() }, t.informer,
+	if t.contents, err = client.New(func(string) api.ContentsClient { return objects.VolumeSnapshotContents() }, informer,
 		client.Config[*api.VolumeSnapshotContent]{Resource: api.Resource(api.ResourceContents)}); err != nil {
-		return fmt.Errorf("taker: %w", err)
+		return err
 	}
-	t.runner, err = controller.New(reconcile.Func(t.reconcile),
+	t.taking = &shared.Taking[*api.VolumeSnapshotContent]{
+		Writer: shared.NewWriter(api.GroupVersion.WithKind(api.KindContent), t.contents.Patch), Get: t.contents.Get,
+		Driver: func(c *api.VolumeSnapshotContent) string { return c.Spec.Driver }, StateOf: stateOf,
+		BeingCreated: snapshot.AnnBeingCreated, BeingDeleted: snapshot.AnnBeingDeleted, ReasonDelete: reasonDelete,
+		Delete: t.delete, Take: t.take,
+		DriverName: t.config.DriverName, Clock: t.deps.Clock, Logger: t.deps.Logger,
+		Recorder: func() record.EventRecorder { return t.Recorder() },
+	}
+	name := timelineOwner + " of " + t.config.DriverName
+	runner, err := controller.New(reconcile.Func(t.taking.Reconcile),
 		controller.Deps{Logger: t.deps.Logger, Clock: t.deps.Clock, Registerer: t.deps.Registerer},
-		controller.Config{Name: "snapshotter of " + t.config.DriverName, Workers: t.config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
+		controller.Config{Name: name, Workers: t.config.Workers, BackoffMin: shared.RetryMin, BackoffMax: shared.RetryMax})
 	if err != nil {
-		return fmt.Errorf("taker: %w", err)
+		return err
 	}
-	t.runner.Watch(controller.For(t.informer, controller.Changed(), t.needsWork))
-	return nil
+	runner.Watch(controller.For(informer, controller.Changed(), t.needsWork))
+	t.Lifecycle, err = lifecycle.New(lifecycle.Deps{
+		Client: t.deps.Client, Recorder: t.deps.Recorder, Logger: t.deps.Logger, Clock: t.deps.Clock, Runner: runner,
+	}, lifecycle.Config{
+		Name: name, EventSource: timelineOwner + " " + t.config.DriverName, Informers: []cache.SharedIndexInformer{informer},
+		Served: func(ctx context.Context) error {
+			return snapshot.WaitServed(ctx, objects, t.deps.Dynamic, t.deps.Logger)
+		},
+	})
+	return err
 }
 
-// needsWork accepts events after which there is something to do. Most changes of a content are the taker's own writes, which
-// must not end its backoff.
+// needsWork accepts events after which there is something to do. That of a member of a group begins with its handle.
 func (t *Taker) needsWork(event controller.Event) bool {
 	content, ok := event.Object.(*api.VolumeSnapshotContent)
-	if !ok || content.Spec.Driver != t.config.DriverName {
-		return false
-	}
 	old, known := event.Old.(*api.VolumeSnapshotContent)
-	if event.Type != controller.Updated || !known || old.UID != content.UID {
+	if ok && known && content.Spec.Driver == t.config.DriverName && snapshot.IsMember(content) && handleOf(old) != handleOf(content) {
 		return true
 	}
-	marked := func(c *api.VolumeSnapshotContent) bool { return c.Annotations[snapshot.AnnBeingDeleted] != "" }
-	if snapshot.IsMember(content) && handleOf(old) != handleOf(content) {
-		return true
-	}
-	return old.Generation != content.Generation || (old.DeletionTimestamp == nil) != (content.DeletionTimestamp == nil) ||
-		marked(old) != marked(content)
+	return t.taking.NeedsWork(event)
 }
-
-// Start takes snapshots until ctx ends, and returns when no call of the driver runs any more. In a cluster without
-// VolumeSnapshots it first waits for their definitions.
-func (t *Taker) Start(ctx context.Context) error {
-	if err := snapshot.WaitServed(ctx, t.deps.Snapshots, t.deps.Dynamic, t.deps.Logger); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("start snapshotter of driver %q: %w", t.config.DriverName, err)
-	}
-	t.served.Store(true)
-	if t.recorder == nil {
-		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
-			Client: t.deps.Client.CoreV1(), Clock: t.deps.Clock, Logger: t.deps.Logger,
-		}, eventsink.Config{}, corev1.EventSource{Component: timelineOwner + " " + t.config.DriverName})
-		if err != nil {
-			return fmt.Errorf("start snapshotter of driver %q: %w", t.config.DriverName, err)
-		}
-		defer stop()
-		t.recorder = recorder
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(contain.Guard("taker.Start", "", func() { t.informer.RunWithContext(ctx) }))
-	return t.runner.Start(ctx)
-}
-
-// RetryNow retries all that wait for the delay after a failure at once, because the driver is back.
-func (t *Taker) RetryNow() { t.runner.RetryFailed() }
-
-// Ready returns nil once the cache is filled and the workers run, and as long as the cluster has no VolumeSnapshots.
-func (t *Taker) Ready() error {
-	if !t.served.Load() {
-		return nil
-	}
-	return t.runner.Ready()
-}
-
-// Healthy returns an error while a worker is stuck.
-func (t *Taker) Healthy() error { return t.runner.Healthy() }

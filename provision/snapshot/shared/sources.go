@@ -1,0 +1,74 @@
+package shared
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// VolumeOf returns the volume of a claim that a snapshot is to be taken of. The Problem waits if an event of the claim ends it.
+func VolumeOf(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, reason string,
+) (*corev1.PersistentVolume, *Problem) {
+	switch {
+	case claim.DeletionTimestamp != nil:
+		return nil, Waitf(reason, "claim %q is being deleted: no snapshot of it can be taken any more", claim.Name)
+	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
+		return nil, Waitf(reason, "claim %q is not bound to a volume yet; the snapshot is taken when it is", claim.Name)
+	}
+	volume, err := client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, Problemf(reason, "get volume %q of claim %q: %w", claim.Spec.VolumeName, claim.Name, err)
+	case volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != claim.UID:
+		return nil, Problemf(reason, "volume %q is not bound to claim %q", volume.Name, claim.Name)
+	case volume.Spec.CSI == nil:
+		return nil, Waitf(reason, "volume %q of claim %q is not of a CSI driver: only those have snapshots", volume.Name, claim.Name)
+	}
+	return volume, nil
+}
+
+// Classes are the classes of one kind, for requests of which field names the class.
+type Classes[T any] struct {
+	Kind, Field string
+	Get         func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)
+	List        func(ctx context.Context) ([]T, error)
+	// IsDefault reports whether a class is the default one of a driver.
+	IsDefault func(class *T, driver string) bool
+	// ReasonGet and ReasonDefault are the reasons of events about a class that is missing.
+	ReasonGet, ReasonDefault string
+}
+
+// Find returns the class of the name, or the one default class of the driver if the name is "". The Problem waits if an event of
+// a class ends it.
+func (c Classes[T]) Find(ctx context.Context, name, driver string) (*T, *Problem) {
+	if name != "" {
+		class, err := c.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, Waitf(c.ReasonGet, "%s %q does not exist", c.Kind, name)
+		}
+		if err != nil {
+			return nil, Problemf(c.ReasonGet, "get %s %q: %w", c.Kind, name, err)
+		}
+		return class, nil
+	}
+	all, err := c.List(ctx)
+	if err != nil {
+		return nil, Problemf(c.ReasonDefault, "list classes (%s): %w", c.Kind, err)
+	}
+	var defaults []*T
+	for i := range all {
+		if c.IsDefault(&all[i], driver) {
+			defaults = append(defaults, &all[i])
+		}
+	}
+	switch len(defaults) {
+	case 1:
+		return defaults[0], nil
+	case 0:
+		return nil, Waitf(c.ReasonDefault, "%s names no class, and driver %q has no default class", c.Field, driver)
+	}
+	return nil, Waitf(c.ReasonDefault, "%s names no class, and driver %q has %d default classes", c.Field, driver, len(defaults))
+}

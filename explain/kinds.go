@@ -25,6 +25,8 @@ const (
 	KindDeployment = "Deployment"
 	KindService    = "Service"
 	KindSnapshot   = "VolumeSnapshot"
+
+	KindGroupSnapshot = "VolumeGroupSnapshot"
 )
 
 // kindInfo is a kind with kubectl's words for it; the first word is the one that Berth uses itself.
@@ -46,6 +48,7 @@ func kinds() []kindInfo {
 		{KindDeployment, []string{"deployment", "deployments", "deploy"}, true, explainDeployment},
 		{KindService, []string{"service", "services", "svc"}, true, explainService},
 		{KindSnapshot, []string{"volumesnapshot", "volumesnapshots", "vs"}, true, explainSnapshot},
+		{KindGroupSnapshot, []string{"volumegroupsnapshot", "volumegroupsnapshots", "vgs"}, true, explainGroupSnapshot},
 	}
 }
 

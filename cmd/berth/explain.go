@@ -368,6 +368,8 @@ func (f *explainFlags) names(ctx context.Context, cmd *cobra.Command, kind strin
 		path = "/apis/apps/v1"
 	case explain.KindSnapshot:
 		path = "/apis/snapshot.storage.k8s.io/v1"
+	case explain.KindGroupSnapshot:
+		path = "/apis/groupsnapshot.storage.k8s.io/v1beta2"
 	}
 	request := src.Client.CoreV1().RESTClient().Get().AbsPath(path)
 	if explain.Namespaced(kind) {

@@ -29,7 +29,7 @@ func TestParseTarget(t *testing.T) {
 		"nothing":           {fails: "no object given"},
 		"no name":           {args: []string{"pod/"}, fails: "no name of a Pod given"},
 		"misspelt":          {args: []string{"pds/x"}, fails: `did you mean "pods"?`},
-		"unknown":           {args: []string{"gateway/x"}, fails: "pod, pvc, pv, node, replicaset, deployment, service, volumesnapshot are known"},
+		"unknown":           {args: []string{"gateway/x"}, fails: "pod, pvc, pv, node, replicaset, deployment, service, volumesnapshot, volumegroupsnapshot are known"},
 		"service":           {args: []string{"svc/web"}, want: target{explain.KindService, "web"}},
 		"name":              {flags: explainFlags{from: "pod/p"}, args: []string{"dns", "web.shop"}, want: target{explain.KindName, "web.shop"}},
 		"name, in one word": {flags: explainFlags{from: "p"}, args: []string{"dns/web"}, want: target{explain.KindName, "web"}},

@@ -66,6 +66,9 @@ func (d *Driver) publish(req *csi.NodePublishVolumeRequest) error {
 	}
 	source, options := req.GetStagingTargetPath(), []string{"bind"}
 	if block {
+		if err := d.restoreDevice(id, device); err != nil {
+			return err
+		}
 		source = device.path
 	} else {
 		options = append(options, req.GetVolumeCapability().GetMount().GetMountFlags()...)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/volumehealth"
 )
 
 // Plugin sets one kind of volume up for a Pod, and takes it down. Every plugin must pass volume/testsuite.
@@ -152,6 +154,15 @@ type Stats struct {
 	Capacity, Available, Used int64
 	// Inodes, InodesFree and InodesUsed count inodes.
 	Inodes, InodesFree, InodesUsed int64
+}
+
+// HealthReporter is a Plugin that knows the health of its volumes.
+type HealthReporter interface {
+	Plugin
+	// ReportsHealth reports whether Health says anything of the volume.
+	ReportsHealth(spec Spec) bool
+	// Health returns what is wrong with a volume that is set up on the path of its Mount, nothing if nothing is.
+	Health(ctx context.Context, spec Spec, path string) ([]volumehealth.Problem, error)
 }
 
 // SELinuxMounter is an Attachable that can mount volumes with an SELinux label, which all their files then have.

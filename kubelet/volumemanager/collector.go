@@ -38,6 +38,9 @@ var _ prometheus.Collector = (*Collector)(nil)
 var blockedDesc = prometheus.NewDesc("berth_volume_measurements_blocked",
 	"Number of volumes whose file server or driver does not respond to a measurement", nil, nil)
 
+var abnormalDesc = prometheus.NewDesc("kubelet_volume_stats_health_status_abnormal",
+	"1 if the driver of the volume reports that something is wrong with it, 0 if nothing is", []string{"namespace", "persistentvolumeclaim"}, nil)
+
 // NewCollector returns the collector of a Manager's volumes.
 func NewCollector(manager *Manager) *Collector {
 	gauge := func(name, help string, value func(*volume.Stats) int64) volumeGauge {
@@ -64,6 +67,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	}
 	out <- totalVolumesDesc
 	out <- blockedDesc
+	out <- abnormalDesc
 }
 
 // claimKey names a claim.
@@ -73,6 +77,9 @@ type claimKey struct{ namespace, name string }
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for by, n := range c.manager.countVolumes() {
 		out <- prometheus.MustNewConstMetric(totalVolumesDesc, prometheus.GaugeValue, float64(n), by.plugin, by.state)
+	}
+	for claim, abnormal := range c.manager.claimHealth() {
+		out <- prometheus.MustNewConstMetric(abnormalDesc, prometheus.GaugeValue, abnormal, claim.namespace, claim.name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

@@ -235,7 +235,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.warnIfMemoryMaySwap()
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, loop := range []func(context.Context){m.devices.Start, m.resyncLoop, m.expandLoop} {
+	for _, loop := range []func(context.Context){m.devices.Start, m.resyncLoop, m.expandLoop, m.healthLoop} {
 		group.Go(contain.Loop(ctx, "volumemanager.loop", "", loop))
 	}
 	m.refreshLoop(ctx)

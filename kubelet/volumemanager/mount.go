@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -211,7 +212,7 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 		Mounted: Mounted{
 			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), SELinuxRelabel: relabel, Spec: request.Spec,
 		},
-		plugin: plugin, request: request, expandedTo: expandedTo, usage: &lastUsage{},
+		plugin: plugin, request: request, expandedTo: expandedTo, usage: &lastUsage{}, health: &atomic.Pointer[string]{},
 	}
 	failed := m.expandVolume(ctx, pod, mounted)
 	if failed != nil {
@@ -228,6 +229,9 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	state.mounted[v.Name] = mounted
 	if failed != nil || m.needsResync(ctx, mounted) {
 		m.toResync.add(state.uid)
+	}
+	if reportsHealth(mounted) {
+		m.toCheck.add(state.uid)
 	}
 	delete(state.lastEvents, v.Name)
 	return nil

@@ -23,12 +23,13 @@ type podTable struct {
 	toRefresh   podQueue // Pods whose volumes may have to be refreshed
 	toExpand    podQueue // Pods whose volumes may have to be expanded
 	toResync    podQueue // Pods whose volumes are resynced periodically
+	toCheck     podQueue // Pods that have a new volume whose driver reports its health
 }
 
 func newPodTable() podTable {
 	return podTable{
 		pods: make(map[types.UID]*podState), podsByClaim: make(map[types.NamespacedName]map[types.UID]struct{}),
-		toRefresh: newPodQueue(), toExpand: newPodQueue(), toResync: newPodQueue(),
+		toRefresh: newPodQueue(), toExpand: newPodQueue(), toResync: newPodQueue(), toCheck: newPodQueue(),
 	}
 }
 
@@ -81,6 +82,8 @@ type mountedVolume struct {
 	expandedTo *atomic.Int64
 	// usage is what the volume occupied of the node's disk when that was measured last. It is shared by copies, too.
 	usage *lastUsage
+	// health is what is wrong with the volume by its driver, nil if that was not read yet. It is shared by copies, too.
+	health *atomic.Pointer[string]
 }
 
 // lastEvent is the last event about a volume.
@@ -141,7 +144,7 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 			m.unindexClaims(state.pod)
 		}
 	}
-	for _, queue := range []*podQueue{&m.toRefresh, &m.toExpand, &m.toResync} {
+	for _, queue := range []*podQueue{&m.toRefresh, &m.toExpand, &m.toResync, &m.toCheck} {
 		delete(queue.pods, uid)
 	}
 	if state.pod != nil {

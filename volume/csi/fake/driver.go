@@ -65,6 +65,7 @@ type Driver struct {
 	requests  []any
 	staged    map[string]string            // by volume, the path
 	published map[string]map[string]string // by volume and target, the staging path
+	health    []*csipb.VolumeHealth_VolumeHealthEntry
 	notified  chan *registerapi.RegistrationStatus
 }
 

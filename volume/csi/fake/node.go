@@ -149,6 +149,25 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, req *csipb.NodeGetVolum
 	}}, err
 }
 
+// NodeGetVolumeHealth implements the node service: it reports what SetHealth was called with.
+func (d *Driver) NodeGetVolumeHealth(ctx context.Context, req *csipb.NodeGetVolumeHealthRequest) (
+	*csipb.NodeGetVolumeHealthResponse, error,
+) {
+	health := &csipb.VolumeHealth{VolumeId: req.VolumeId}
+	err := d.call(ctx, "NodeGetVolumeHealth", req.VolumeId, req, func() error {
+		health.HealthStatuses = d.health
+		return nil
+	})
+	return &csipb.NodeGetVolumeHealthResponse{VolumeHealth: health}, err
+}
+
+// SetHealth sets what is wrong with every volume.
+func (d *Driver) SetHealth(problems ...*csipb.VolumeHealth_VolumeHealthEntry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.health = problems
+}
+
 // touch creates an empty file unless it exists. It does not open an existing file.
 func touch(path string) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

@@ -175,7 +175,9 @@ func (b *Binder) newBinding() *shared.Binding[*api.VolumeSnapshot, *api.VolumeSn
 		},
 		Finalizer: snapshot.FinalizerContent, BeingDeleted: snapshot.AnnBeingDeleted,
 		Bind: b.bind, Delete: b.delete,
-		Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		Reporting: shared.Reporting{
+			Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		},
 		Timeline: b.deps.Timeline, Owner: timelineOwner,
 	}
 }

@@ -190,7 +190,9 @@ func (b *Binder) newBinding() *shared.Binding[*groupapi.VolumeGroupSnapshot, *gr
 		},
 		Finalizer: snapshot.FinalizerGroupContent, BeingDeleted: snapshot.AnnGroupBeingDeleted,
 		Bind: b.bind, Delete: b.delete, Gone: b.deleteOrphans,
-		Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		Reporting: shared.Reporting{
+			Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
+		},
 		Timeline: b.deps.Timeline, Owner: timelineOwner,
 	}
 }

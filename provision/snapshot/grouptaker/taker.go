@@ -148,8 +148,10 @@ func (t *Taker) build() error {
 		Driver: func(c *groupapi.VolumeGroupSnapshotContent) string { return c.Spec.Driver }, StateOf: stateOf,
 		BeingCreated: snapshot.AnnGroupBeingCreated, BeingDeleted: snapshot.AnnGroupBeingDeleted, ReasonDelete: reasonDelete,
 		Delete: t.delete, Take: t.take,
-		DriverName: t.config.DriverName, Clock: t.deps.Clock, Logger: t.deps.Logger,
-		Recorder: func() record.EventRecorder { return t.Recorder() },
+		DriverName: t.config.DriverName,
+		Reporting: shared.Reporting{
+			Recorder: func() record.EventRecorder { return t.Recorder() }, Clock: t.deps.Clock, Logger: t.deps.Logger,
+		},
 	}
 	name := timelineOwner + " of " + t.config.DriverName
 	runner, err := controller.New(reconcile.Func(t.taking.Reconcile),

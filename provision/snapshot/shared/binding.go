@@ -57,6 +57,13 @@ func IgnoreStale(err error) error {
 	return err
 }
 
+// Reporting is what problems are reported by. All are required.
+type Reporting struct {
+	Recorder func() record.EventRecorder
+	Clock    clock.PassiveClock
+	Logger   *slog.Logger
+}
+
 // Binding is how requests of one kind, R, are bound to their contents, C.
 type Binding[R, C client.Object] struct {
 	Requests Writer[R]
@@ -76,9 +83,7 @@ type Binding[R, C client.Object] struct {
 	// Gone, if set, releases what a request of the name left that does not exist any more.
 	Gone func(context.Context, reconcile.Request) error
 
-	Recorder func() record.EventRecorder
-	Clock    clock.PassiveClock
-	Logger   *slog.Logger
+	Reporting
 	// Timeline gets a stage of Owner for each problem. It may be nil.
 	Timeline *timeline.Recorder
 	Owner    string

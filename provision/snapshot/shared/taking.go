@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -13,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/client"
@@ -69,10 +66,8 @@ type Taking[C client.Object] struct {
 
 	// DriverName is the name of the driver whose contents are completed.
 	DriverName string
-	Recorder   func() record.EventRecorder
-	Clock      clock.PassiveClock
-	Logger     *slog.Logger
-	polls      polls
+	Reporting
+	polls polls
 }
 
 // ErrNothingToDo is an error of Take: there is nothing to do before the next event.

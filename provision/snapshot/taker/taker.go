@@ -145,8 +145,10 @@ func (t *Taker) build() error {
 		Driver: func(c *api.VolumeSnapshotContent) string { return c.Spec.Driver }, StateOf: stateOf,
 		BeingCreated: snapshot.AnnBeingCreated, BeingDeleted: snapshot.AnnBeingDeleted, ReasonDelete: reasonDelete,
 		Delete: t.delete, Take: t.take,
-		DriverName: t.config.DriverName, Clock: t.deps.Clock, Logger: t.deps.Logger,
-		Recorder: func() record.EventRecorder { return t.Recorder() },
+		DriverName: t.config.DriverName,
+		Reporting: shared.Reporting{
+			Recorder: func() record.EventRecorder { return t.Recorder() }, Clock: t.deps.Clock, Logger: t.deps.Logger,
+		},
 	}
 	name := timelineOwner + " of " + t.config.DriverName
 	runner, err := controller.New(reconcile.Func(t.taking.Reconcile),

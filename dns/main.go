@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/berth-dev/berth/dns/codepages"
+	"github.com/berth-dev/berth/dns/socketmetrics"
 
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
@@ -32,7 +33,7 @@ import (
 
 // directives are the plugins in the order in which a request passes them.
 var directives = []string{
-	"reload", "bind", "health", "ready", "prometheus", "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "loop", "forward",
+	"reload", "bind", "health", "ready", "prometheus", socketmetrics.Name, "errors", "log", "hosts", "loadbalance", "cache", "kubernetes", "loop", "forward",
 }
 
 // certificateReloadVariable says how often the certificate of the kubeconfig is checked for a renewal, in clusters with short-lived ones.

@@ -34,8 +34,9 @@ else
 fi
 step "a part of controller-runtime's suites, on clusters of berthtest.Environment"
 (cd test/envtest && go run . -packages webhook)
-step "unit tests of the page's script, the virtual machine, the benchmarks and the conformance runner"
+step "unit tests of the page's script, the virtual machine, the DNS, the benchmarks and the conformance runner"
 (cd vm && go test ./...)
+(cd dns && go test ./...)
 (cd test/page && go test ./...)
 (cd bench && go test ./harness ./report)
 (cd conformance && go test -trimpath -vet=off ./internal/... ./cmd/conformance) # the flags of the build, for its cache

@@ -196,12 +196,8 @@ func (u *components) newKubelet() (runFunc, error) {
 	if c.runs(dnsName) {
 		dns.ClusterDNS = []string{c.Gateway.String()}
 	}
-	var provider trace.TracerProvider
-	if u.tracing != nil {
-		provider = u.tracing
-	}
 	k, err := agent.New(agent.Deps{
-		TracerProvider: provider,
+		TracerProvider: u.tracerProvider(),
 		Client:         client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
 		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
 	}, agent.Config{
@@ -234,6 +230,14 @@ func (u *components) newKubelet() (runFunc, error) {
 		c.logger.Warn("failed to close the previous kubelet", "error", err)
 	}
 	return k.Start, nil
+}
+
+// tracerProvider returns the provider of the kubelet's spans, nil if there are no traces.
+func (u *components) tracerProvider() trace.TracerProvider {
+	if u.tracing == nil {
+		return nil
+	}
+	return u.tracing
 }
 
 // replace sets the current kubelet and closes the one before.

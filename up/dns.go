@@ -51,6 +51,7 @@ func (l Layout) corefile(forwarders []string) string {
 .:%d {
     bind %s
     errors
+    metrics_socket %[7]s
     cache {
         success 9984 3600 0
         denial 9984 5 0
@@ -64,7 +65,7 @@ func (l Layout) corefile(forwarders []string) string {
         fallthrough in-addr.arpa ip6.arpa
         ttl 5
     }
-`, resolversComment, l.resolverFiles().Main, dnsPort, joinAddresses(l.gateways()), clusterDomain, l.Kubeconfig(dnsName))
+`, resolversComment, l.resolverFiles().Main, dnsPort, joinAddresses(l.gateways()), clusterDomain, l.Kubeconfig(dnsName), l.dnsMetricsSocket())
 	if len(forwarders) > 0 {
 		config += fmt.Sprintf("    loop\n"+forwardPrefix+"%s {\n        policy sequential\n    }\n", strings.Join(forwarders, " "))
 	}
@@ -73,6 +74,9 @@ func (l Layout) corefile(forwarders []string) string {
 
 // corefilePath is the path of the configuration of CoreDNS.
 func (l Layout) corefilePath() string { return filepath.Join(l.RunDir, "Corefile") }
+
+// dnsMetricsSocket is the path of the socket on which CoreDNS serves its metrics; the API server reads them there.
+func (l Layout) dnsMetricsSocket() string { return filepath.Join(l.RunDir, "dns-metrics.sock") }
 
 // writeCorefile writes the configuration of CoreDNS if it has changed. Servers of the machine that lead back to the cluster's
 // DNS are left out until the machine has others.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +48,10 @@ type KubeletParts struct {
 	Logger     *slog.Logger
 	Exits      *containerd.ExitRecords
 	Collectors []prometheus.Collector
+	// Processes serve the metrics of the machine's other processes, by their names.
+	Processes map[string]http.Handler
+	// TracerProvider makes the kubelet's spans; nil if the environment requests no traces.
+	TracerProvider trace.TracerProvider
 	// StopPods stops the Pods of an agent that has ended.
 	StopPods func(a *agent.Agent) error
 }
@@ -60,7 +66,11 @@ func (u *components) newMemberKubelet() (runFunc, error) {
 	c := u.cluster
 	parts := KubeletParts{
 		Layout: c.Layout, Timeline: c.timeline, Logger: c.logger, Exits: c.exitRecords, Collectors: []prometheus.Collector{c.stageMetrics},
-		StopPods: func(a *agent.Agent) error { return u.stopPods(context.Background(), a) },
+		TracerProvider: u.tracerProvider(),
+		StopPods:       func(a *agent.Agent) error { return u.stopPods(context.Background(), a) },
+	}
+	if c.runs(proxyName) {
+		parts.Processes = map[string]http.Handler{proxyName: c.proxyMetrics()}
 	}
 	return func(ctx context.Context) error { return c.config.Member.RunKubelet(ctx, parts) }, nil
 }

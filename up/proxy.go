@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,6 +148,32 @@ func (c *Cluster) newProxy() (runFunc, error) {
 	return c.withReadiness(proxyName, proxyReady(metrics), c.program(supervisor.Program{
 		Name: proxyName, Argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, Health: health,
 	})), nil
+}
+
+// proxyMetrics serves the metrics of this machine's kube-proxy, which serves them on loopback, to those who may read the kubelet's.
+func (c *Cluster) proxyMetrics() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, err := os.ReadFile(c.proxyConfigPath())
+		var config struct{ MetricsBindAddress string }
+		if err == nil {
+			err = json.Unmarshal(data, &config)
+		}
+		if err != nil {
+			http.Error(w, "kube-proxy does not run yet: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		target := &url.URL{Scheme: "http", Host: config.MetricsBindAddress, Path: "/metrics"}
+		// An HTTP proxy of the environment must not see it.
+		transport := &http.Transport{Proxy: nil, DisableKeepAlives: true}
+		(&httputil.ReverseProxy{Transport: transport, Rewrite: func(request *httputil.ProxyRequest) {
+			request.Out.URL, request.Out.Host = target, ""
+			for name := range request.Out.Header {
+				if name != "Accept" && name != "Accept-Encoding" {
+					request.Out.Header.Del(name) // kube-proxy needs no credentials
+				}
+			}
+		}}).ServeHTTP(w, r)
+	})
 }
 
 // filterBridge makes packets between Pods of this node pass through the firewall, if the kernel has the module for it:

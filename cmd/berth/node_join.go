@@ -345,8 +345,8 @@ func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses d
 			parts.Logger.Warn("configuration without effect", "setting", warning)
 		}
 		return daemon.Run(ctx, daemon.Deps{
-			Timeline: parts.Timeline, Logger: parts.Logger, Exits: parts.Exits, Collectors: parts.Collectors,
-			Flags: flagValues(cmd), OnIdle: memory.Release, OnStop: parts.StopPods,
+			Timeline: parts.Timeline, Logger: parts.Logger, Exits: parts.Exits, Collectors: parts.Collectors, Processes: parts.Processes,
+			TracerProvider: parts.TracerProvider, Flags: flagValues(cmd), OnIdle: memory.Release, OnStop: parts.StopPods,
 		}, daemon.Config{
 			Settings: chosen, Kubeconfig: f.kubeconfig, CertDir: f.certDir, RootDir: f.root, NodeName: f.name,
 			Addresses: addresses, LockFile: f.lockFile, ExitOnLockContention: f.lockYield,

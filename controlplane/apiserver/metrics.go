@@ -19,6 +19,9 @@ import (
 // proxyConfigName is the name of the file in --run-dir with the configuration of this machine's kube-proxy, which `berth up` writes.
 const proxyConfigName = "kube-proxy.json"
 
+// dnsSocketName is the name of the socket in --run-dir on which the cluster's DNS serves its metrics, as `berth up` configures it.
+const dnsSocketName = "dns-metrics.sock"
+
 // installMetrics makes the server serve metrics.k8s.io, and the metrics of all processes.
 func (s *Server) installMetrics(aggregator *genericapiserver.GenericAPIServer, config app.CompletedConfig) error {
 	kube, ok := aggregator.NextDelegate().(*genericapiserver.GenericAPIServer)
@@ -42,7 +45,7 @@ func (s *Server) installMetrics(aggregator *genericapiserver.GenericAPIServer, c
 	}
 	handler, err := clustermetrics.New(clustermetrics.Deps{
 		Nodes: nodes, Connections: connections, Clock: clock.RealClock{}, Node: s.config.NodeName,
-		ProxyConfig: filepath.Join(s.config.RunDir, proxyConfigName),
+		ProxyConfig: filepath.Join(s.config.RunDir, proxyConfigName), DNSSocket: filepath.Join(s.config.RunDir, dnsSocketName),
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -32,9 +33,9 @@ type Deps struct {
 	// Connections is how kubelets are reached.
 	Connections kubeletclient.ConnectionInfoGetter
 	Clock       clock.PassiveClock
-	// Node is the name of this machine's Node, empty if it is none. ProxyConfig is the file of its kube-proxy's configuration, which
-	// need not exist.
-	Node, ProxyConfig string
+	// Node is the name of this machine's Node, empty if it is none. ProxyConfig is the file of its kube-proxy's configuration, and
+	// DNSSocket the socket with the metrics of the cluster's DNS; neither need exist.
+	Node, ProxyConfig, DNSSocket string
 }
 
 // Handler serves the metrics of all processes.
@@ -42,8 +43,8 @@ type Handler struct{ deps Deps }
 
 // New returns a Handler.
 func New(deps Deps) (*Handler, error) {
-	if deps.Nodes == nil || deps.Connections == nil || deps.Clock == nil || deps.ProxyConfig == "" {
-		return nil, errors.New("clustermetrics: Deps.Nodes, Connections, Clock and ProxyConfig are required")
+	if deps.Nodes == nil || deps.Connections == nil || deps.Clock == nil || deps.ProxyConfig == "" || deps.DNSSocket == "" {
+		return nil, errors.New("clustermetrics: Deps.Nodes, Connections, Clock, ProxyConfig and DNSSocket are required")
 	}
 	return &Handler{deps: deps}, nil
 }
@@ -74,6 +75,9 @@ func (h *Handler) gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 	merged, errs := families{}, []error{err}
 	state := newState()
 	for i, source := range sources {
+		if errors.Is(results[i].err, errAbsent) {
+			continue
+		}
 		pairs, given := source.labels(), make(map[string]bool)
 		for _, page := range results[i].pages {
 			errs = append(errs, merged.add(page, pairs, given))
@@ -96,11 +100,21 @@ func (h *Handler) sources() ([]source, error) {
 			return readProxy(ctx, address)
 		}})
 	}
+	if _, statErr := os.Stat(h.deps.DNSSocket); statErr == nil {
+		sources = append(sources, source{process: processDNS, node: h.deps.Node, read: func(ctx context.Context) ([][]*dto.MetricFamily, error) {
+			return readSocket(ctx, h.deps.DNSSocket)
+		}})
+	}
 	nodes, listErr := h.deps.Nodes.List(labels.Everything())
 	for _, node := range nodes {
 		sources = append(sources, source{process: processKubelet, node: node.Name, read: func(ctx context.Context) ([][]*dto.MetricFamily, error) {
-			return h.readKubelet(ctx, node)
+			return h.readKubelet(ctx, node, kubeletPages...)
 		}})
+		if node.Name != h.deps.Node {
+			sources = append(sources, source{process: processProxy, node: node.Name, read: func(ctx context.Context) ([][]*dto.MetricFamily, error) {
+				return h.readNodeProxy(ctx, node)
+			}})
+		}
 	}
 	return sources, errors.Join(err, listErr)
 }

@@ -3,6 +3,7 @@ package clustermetrics_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -45,6 +46,9 @@ func (k kubelets) GetConnectionInfo(_ context.Context, name types.NodeName) (*ku
 	}, nil
 }
 
+// podsBesideProxy is the number of Pods of a node whose kubelet serves the metrics of a kube-proxy, too.
+const podsBesideProxy = 5
+
 // newKubelet serves metrics as a kubelet does: a counter, a native histogram, and a page that repeats one of them.
 func newKubelet(t *testing.T, pods float64) *httptest.Server {
 	t.Helper()
@@ -58,6 +62,11 @@ func newKubelet(t *testing.T, pods float64) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("/metrics/resource", promhttp.HandlerFor(again, promhttp.HandlerOpts{}))
+	proxy := prometheus.NewRegistry()
+	proxy.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeproxy_syncs_total", Help: "Syncs."}))
+	if pods == podsBesideProxy {
+		mux.Handle("/metrics/processes/kube-proxy", promhttp.HandlerFor(proxy, promhttp.HandlerOpts{}))
+	}
 	mux.Handle("/metrics/probes", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(server.Close)
@@ -79,6 +88,7 @@ func newHandler(t *testing.T, kubelets kubelets, proxyConfig string, nodes ...st
 	}
 	handler, err := clustermetrics.New(clustermetrics.Deps{
 		Nodes: corelisters.NewNodeLister(indexer), Connections: kubelets, Clock: clock.RealClock{}, Node: "n1", ProxyConfig: proxyConfig,
+		DNSSocket: filepath.Join(filepath.Dir(proxyConfig), "dns.sock"),
 	})
 	require.NoError(t, err)
 	return handler
@@ -104,8 +114,19 @@ func TestAllProcessesAreOnOnePage(t *testing.T) {
 	defer proxy.Close()
 	config := filepath.Join(t.TempDir(), "kube-proxy.json")
 	require.NoError(t, os.WriteFile(config, []byte(`{"metricsBindAddress": "`+strings.TrimPrefix(proxy.URL, "http://")+`"}`), 0o600))
-	got := lines(t, newHandler(t, kubelets{"n1": newKubelet(t, 3), "n2": newKubelet(t, 5)}, config, "n1", "n2", "down!"))
+	dns, err := net.Listen("unix", filepath.Join(filepath.Dir(config), "dns.sock"))
+	require.NoError(t, err)
+	defer dns.Close()
+	names := prometheus.NewRegistry()
+	names.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "coredns_requests_total", Help: "Requests."}))
+	go func() { _ = http.Serve(dns, promhttp.HandlerFor(names, promhttp.HandlerOpts{})) }() //nolint:gosec // a test's
+	got := lines(t, newHandler(t, kubelets{"n1": newKubelet(t, 3), "n2": newKubelet(t, podsBesideProxy), "n3": newKubelet(t, 1)}, config, "n1", "n2", "n3", "down!"))
+	require.Zero(t, count(got, `berth_process_up{berth_node="n3",berth_process="kube-proxy"}`), "it has none")
+	require.Zero(t, count(got, `berth_process_up{berth_node="down",berth_process="kube-proxy"}`), "whether it has one is unknown")
 	for _, want := range []string{
+		`coredns_requests_total{berth_node="n1",berth_process="dns"} 0`,
+		`berth_process_up{berth_node="n1",berth_process="dns"} 1`,
+		`kubeproxy_syncs_total{berth_node="n2",berth_process="kube-proxy"} 0`,
 		`kubeproxy_syncs_total{berth_node="n1",berth_process="kube-proxy"} 0`,
 		`starts_seconds_bucket{berth_node="n2",berth_process="kubelet",le="1"} 1`,
 		`berth_process_up{berth_node="n1",berth_process="controlplane"} 1`,
@@ -137,6 +158,7 @@ func TestWhatCannotBeReadLeavesTheRest(t *testing.T) {
 	require.Contains(t, got, `berth_process_up{berth_node="broken",berth_process="kubelet"} 0`)
 	require.Contains(t, got, `berth_process_up{berth_node="lost",berth_process="kubelet"} 0`)
 	require.Zero(t, count(got, `berth_process_up{berth_node="n1",berth_process="kube-proxy"}`), "the machine has none")
+	require.Zero(t, count(got, `berth_process_up{berth_node="n1",berth_process="dns"}`), "the cluster has none")
 	require.NoError(t, os.WriteFile(config, []byte(`{`), 0o600))
 	require.Contains(t, lines(t, newHandler(t, nil, config)), `berth_process_up{berth_node="n1",berth_process="controlplane"} 1`)
 }

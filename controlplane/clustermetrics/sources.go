@@ -26,6 +26,7 @@ const (
 	processControlPlane = "controlplane"
 	processKubelet      = "kubelet"
 	processProxy        = "kube-proxy"
+	processDNS          = "dns"
 )
 
 // source is one process.
@@ -46,8 +47,14 @@ func readOwn(context.Context) ([][]*dto.MetricFamily, error) {
 // /metrics/resource, and the same names for both.
 var kubeletPages = []string{"/metrics", "/metrics/resource", "/metrics/probes"}
 
-// readKubelet returns the metrics of a node's kubelet.
-func (h *Handler) readKubelet(ctx context.Context, node *corev1.Node) ([][]*dto.MetricFamily, error) {
+// nodeProxyPage is the page of a kubelet of Berth with the metrics of its node's kube-proxy.
+const nodeProxyPage = "/metrics/processes/kube-proxy"
+
+// errAbsent is the error of a process that does not exist.
+var errAbsent = errors.New("there is no such process")
+
+// readKubelet returns pages of a node's kubelet.
+func (h *Handler) readKubelet(ctx context.Context, node *corev1.Node, names ...string) ([][]*dto.MetricFamily, error) {
 	if _, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady); ready == nil || ready.Status != corev1.ConditionTrue {
 		return nil, errors.New("the node is not Ready")
 	}
@@ -57,8 +64,8 @@ func (h *Handler) readKubelet(ctx context.Context, node *corev1.Node) ([][]*dto.
 	}
 	client := &http.Client{Transport: connection.Transport}
 	var pages [][]*dto.MetricFamily
-	for _, page := range kubeletPages {
-		address := url.URL{Scheme: connection.Scheme, Host: net.JoinHostPort(connection.Hostname, connection.Port), Path: page}
+	for _, name := range names {
+		address := url.URL{Scheme: connection.Scheme, Host: net.JoinHostPort(connection.Hostname, connection.Port), Path: name}
 		families, err := fetch(ctx, client, address.String())
 		if err != nil {
 			return pages, err
@@ -67,6 +74,26 @@ func (h *Handler) readKubelet(ctx context.Context, node *corev1.Node) ([][]*dto.
 	}
 	return pages, nil
 }
+
+// readNodeProxy returns the metrics of the kube-proxy of another machine, through its kubelet. It returns errAbsent for a node without
+// one, and for a node whose kubelet does not say that it has one.
+func (h *Handler) readNodeProxy(ctx context.Context, node *corev1.Node) ([][]*dto.MetricFamily, error) {
+	pages, err := h.readKubelet(ctx, node, nodeProxyPage)
+	var status statusError
+	if err != nil && (!errors.As(err, &status) || status.code < http.StatusInternalServerError) {
+		return nil, errAbsent
+	}
+	return pages, err
+}
+
+// statusError is the error of a response with another status than 200.
+type statusError struct {
+	code int
+	text string
+}
+
+// Error implements error.
+func (e statusError) Error() string { return e.text }
 
 // proxyAddress returns the address of the metrics of this machine's kube-proxy, as its configuration has it; empty if it has none.
 func proxyAddress(file string) (string, error) {
@@ -94,6 +121,17 @@ func readProxy(ctx context.Context, address string) ([][]*dto.MetricFamily, erro
 	return [][]*dto.MetricFamily{families}, err
 }
 
+// readSocket returns the metrics that a process serves on a unix socket.
+func readSocket(ctx context.Context, socket string) ([][]*dto.MetricFamily, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	families, err := fetch(ctx, &http.Client{Transport: transport}, "http://localhost/metrics")
+	return [][]*dto.MetricFamily{families}, err
+}
+
 // maxPage bounds what a process may send, in bytes.
 const maxPage = 64 << 20
 
@@ -111,7 +149,7 @@ func fetch(ctx context.Context, client *http.Client, address string) ([]*dto.Met
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 512)) // the status says enough without it
-		return nil, fmt.Errorf("read %s: %s: %s", address, response.Status, reason)
+		return nil, statusError{response.StatusCode, fmt.Sprintf("read %s: %s: %s", address, response.Status, reason)}
 	}
 	decoder := expfmt.NewDecoder(http.MaxBytesReader(nil, response.Body, maxPage), expfmt.ResponseFormat(response.Header))
 	var families []*dto.MetricFamily

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -49,6 +50,8 @@ type Deps struct {
 	Collectors []prometheus.Collector
 	// Gatherers are served at /metrics, too. They may have metrics of the same names, with the same help and other labels.
 	Gatherers []prometheus.Gatherer
+	// Processes serve the metrics of other processes of the node, by their names, at /metrics/processes/NAME.
+	Processes map[string]http.Handler
 	// Flags are the command line's flags by name, served at /flagz; nil serves none.
 	Flags map[string]string
 	// FindIPs, if set, returns the node's current addresses, the primary one first. It is called each time that an address or

@@ -86,7 +86,7 @@ func (s *serverComponents) listen(base *base, n *nodeComponents) (err error) {
 // deps returns the dependencies of a server of the node's API with this authentication and authorization.
 func (s *serverComponents) deps(base *base, n *nodeComponents, auth server.Auth) server.Deps {
 	return server.Deps{
-		Host: s.host, Auth: auth, Metrics: base.metrics.served, ProbeMetrics: base.metrics.probes, Stats: s.stats,
+		Host: s.host, Auth: auth, Metrics: base.metrics.served, ProbeMetrics: base.metrics.probes, Stats: s.stats, Processes: base.deps.Processes,
 		Configz: func() map[string]any {
 			return map[string]any{"kubeletconfig": configuration(&base.config, n.cgroups.Driver())}
 		},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,6 +69,8 @@ type Deps struct {
 	Timeline *timeline.Recorder
 	// Collectors are served at /metrics beside the kubelet's own.
 	Collectors []prometheus.Collector
+	// Processes serve the metrics of other processes of the node, by their names, at /metrics/processes/NAME.
+	Processes map[string]http.Handler
 	// Flags are the command line's flags by name, for /flagz.
 	Flags map[string]string
 	// TracerProvider takes spans where no destination is configured.

@@ -125,7 +125,7 @@ func (r *runner) newAgent(ctx context.Context, id *identity) (*agent.Agent, erro
 	}
 	deps := agent.Deps{
 		Timeline: r.deps.Timeline, Logger: r.deps.Logger, Clock: r.deps.Clock, Collectors: append(r.deps.Collectors, id.metrics...),
-		OnIdle: r.deps.OnIdle, Flags: r.deps.Flags, TracerProvider: r.deps.TracerProvider, Exits: r.deps.Exits,
+		OnIdle: r.deps.OnIdle, Processes: r.deps.Processes, Flags: r.deps.Flags, TracerProvider: r.deps.TracerProvider, Exits: r.deps.Exits,
 	}
 	if r.config.Addresses.fixed() == nil {
 		deps.FindIPs = find

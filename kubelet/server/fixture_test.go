@@ -191,7 +191,9 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_answer"}))
 	deps := server.Deps{
-		Host: f.host, Auth: auth, Metrics: registry,
+		Host: f.host, Auth: auth, Metrics: registry, Processes: map[string]http.Handler{
+			"proxy": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "proxy_answer 1") }),
+		},
 		Configz: func() map[string]any { return map[string]any{"kubeletconfig": map[string]any{"maxPods": 110}} },
 	}
 	for _, c := range change {

@@ -22,6 +22,9 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /pods/{$}", s.getPods)
 	mux.Handle("GET /metrics", metricsHandler(s.deps.Metrics))
 	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
+	for name, handler := range s.deps.Processes {
+		mux.Handle("GET /metrics/processes/"+name, handler)
+	}
 	mux.HandleFunc("GET /configz", s.getConfigz)
 	StatsRoutes(mux, s.deps.Stats)
 	slis.SLIMetricsWithReset{}.Install(mux) // results of the checks of /healthz

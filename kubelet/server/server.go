@@ -104,6 +104,8 @@ type Deps struct {
 	Auth Auth
 	// Metrics and ProbeMetrics are served at /metrics and /metrics/probes.
 	Metrics, ProbeMetrics prometheus.Gatherer
+	// Processes serve the metrics of other processes of the node, by their names, at /metrics/processes/NAME.
+	Processes map[string]http.Handler
 	// Stats is served at /stats/summary, /metrics/resource and /metrics/cadvisor.
 	Stats Stats
 	// Configz returns the effective configuration by component name, for /configz.

@@ -62,6 +62,7 @@ func TestNodesJoinWithAToken(t *testing.T) {
 
 	t.Run("Pods reach Pods with their own addresses", func(t *testing.T) { c.checkPodNetwork(t, pods) })
 	t.Run("names and Services on every node", func(t *testing.T) { c.checkServicesFrom(t, pods, members) })
+	t.Run("metrics of every node", func(t *testing.T) { c.checkMetricsOf(t, names) })
 	t.Run("load balancer", func(t *testing.T) { c.checkLoadBalancer(t, h, client, names) })
 	t.Run("a node that is deleted", func(t *testing.T) {
 		gone := members[1]
@@ -95,6 +96,22 @@ func TestNodesJoinWithAToken(t *testing.T) {
 	c.stop()
 	require.Empty(t, c.leftovers())
 	require.NotContains(t, routes(t, ""), "proto 137")
+}
+
+// checkMetricsOf reads the usage of each node, and the metrics of its processes, over connections to its kubelet that verify its
+// certificate.
+func (c *cluster) checkMetricsOf(t *testing.T, nodes []string) {
+	t.Helper()
+	require.NoError(t, c.poll(func(context.Context) bool {
+		usage := c.mustRun("kubectl", "top", "node", "--no-headers")
+		return len(strings.Split(strings.TrimSpace(usage), "\n")) == len(nodes) && !strings.Contains(usage, "unknown")
+	}), "each node has its usage")
+	metrics := strings.Split(c.mustRun("kubectl", "get", "--raw", "/metrics/cluster"), "\n")
+	for _, node := range nodes {
+		for _, process := range []string{"kubelet", "kube-proxy"} {
+			require.Contains(t, metrics, fmt.Sprintf("berth_process_up{berth_node=%q,berth_process=%q} 1", node, process))
+		}
+	}
 }
 
 // refuses tries to join with what the cluster must not accept.

@@ -48,7 +48,7 @@ func checkPrometheus(t *testing.T, c *cluster) {
 	for _, sample := range p.query("berth_process_up") {
 		up[sample.Metric["berth_process"]+" of "+sample.Metric["berth_node"]] = fmt.Sprint(sample.Value[1])
 	}
-	require.Equal(t, map[string]string{"controlplane of " + homeNode: "1", "kubelet of " + homeNode: "1", "kube-proxy of " + homeNode: "1"}, up)
+	require.Equal(t, map[string]string{"controlplane of " + homeNode: "1", "kubelet of " + homeNode: "1", "kube-proxy of " + homeNode: "1", "dns of " + homeNode: "1"}, up)
 	require.Empty(t, p.query(`ALERTS{alertstate="firing"}`))
 	names := p.names()
 	for where, expressions := range map[string][]string{"alerts.yaml": alertExpressions(t), "dashboard.json": dashboardExpressions(t)} {

@@ -45,6 +45,8 @@ type Explanation struct {
 	TimeBreakdown *TimeBreakdown `json:"account,omitempty"`
 	// Stages are the stages that the object and its claims went through, in the order of their starts.
 	Stages []Stage `json:"stages"`
+	// Trace is the ID of the OpenTelemetry trace of a Pod's start; empty if the berth that recorded it sends none.
+	Trace string `json:"trace,omitempty"`
 	// Evidence are the facts that the verdict is derived from.
 	Evidence []Evidence `json:"evidence,omitempty"`
 	// Remedy says what to do about it, in the words of the component that failed; empty if unknown.

@@ -174,8 +174,10 @@ func TestAStartIsAccountedFor(t *testing.T) {
 	step(7)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
 
+	rec.NameTraces(func(ref timeline.Ref) string { return "trace of " + string(ref.UID) })
 	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
+	require.Equal(t, "trace of "+string(p.UID), explanation.Trace)
 	want := []explain.Segment{{"Scheduled", "scheduler", 20}, {"watch: bound to kubelet", "api", 3}, {"Sandbox", "kubelet", 100},
 		{"StartContainer main", "kubelet", 50}, {"status write and watch", "api", 7}}
 	var got []explain.Segment

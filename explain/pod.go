@@ -43,7 +43,7 @@ var podRules = []func(*facts) *finding{
 func (f *facts) explain() *Explanation {
 	explanation := &Explanation{
 		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
-		Stages: f.stages(), Unseen: f.unseen,
+		Stages: f.stages(), Trace: f.record.Trace, Unseen: f.unseen,
 	}
 	if f.recordStartsOnNode() {
 		explanation.Unseen = append(explanation.Unseen, acceptedUnseen)

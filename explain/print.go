@@ -65,6 +65,9 @@ func (s Style) Print(w io.Writer, a *Explanation) error {
 	if a.TimeBreakdown != nil && len(a.TimeBreakdown.Segments) > 0 {
 		s.breakdown(&b, a.TimeBreakdown)
 	}
+	if a.Trace != "" {
+		fmt.Fprintf(&b, "Trace: %s\n", a.Trace)
+	}
 	if len(a.Evidence) > 0 {
 		b.WriteString("\nEvidence:\n")
 		for _, e := range a.Evidence {

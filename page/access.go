@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"net"
@@ -60,8 +61,8 @@ func (a *access) add(to map[[32]byte]time.Time, lifetime time.Duration) string {
 	return secret
 }
 
-// valid reports whether the secret is known and not too old; once removes it.
-func (a *access) valid(in map[[32]byte]time.Time, secret string, once bool) bool {
+// left returns for how long the secret is valid still; it is not positive if the secret is unknown or too old. once removes it.
+func (a *access) left(in map[[32]byte]time.Time, secret string, once bool) time.Duration {
 	hash := sha256.Sum256([]byte(secret))
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +70,10 @@ func (a *access) valid(in map[[32]byte]time.Time, secret string, once bool) bool
 	if once {
 		delete(in, hash)
 	}
-	return ok && a.clock.Now().Before(end)
+	if !ok {
+		return 0
+	}
+	return end.Sub(a.clock.Now())
 }
 
 // policy is the content security policy of every page: everything comes from the page itself, and nothing is inline.
@@ -105,11 +109,17 @@ func (a *access) guard(next http.Handler) http.Handler {
 			return
 		}
 		cookie, err := r.Cookie(a.cookie)
-		if err != nil || !a.valid(a.sessions, cookie.Value, false) {
+		var left time.Duration
+		if err == nil {
+			left = a.left(a.sessions, cookie.Value, false)
+		}
+		if left <= 0 {
 			refuse(w, http.StatusUnauthorized, "This browser has no access, or its access has expired.", "Run berth page again and open the link that it prints.")
 			return
 		}
-		next.ServeHTTP(w, r)
+		ctx, cancel := context.WithTimeout(r.Context(), left) // updates of an open page end with the session
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
@@ -129,7 +139,7 @@ func (a *access) sameOrigin(r *http.Request, isLink bool) bool {
 // enter makes a session of a token. The response is a page that leads on, and no redirect: after a link on another site a
 // browser would not send the cookie with a redirected request.
 func (a *access) enter(w http.ResponseWriter, r *http.Request, token string) {
-	if !a.valid(a.tokens, token, true) {
+	if a.left(a.tokens, token, true) <= 0 {
 		refuse(w, http.StatusUnauthorized, "This link has been used, or it is too old.", "Run berth page again and open the link that it prints.")
 		return
 	}

@@ -9,7 +9,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/timeline"
@@ -47,7 +54,72 @@ func TestCompareFindsTheStageThatGotSlower(t *testing.T) {
 		"Whole start, , 20, 219 ms, 508 ms, 509 ms, slower by 290 ms",
 		"Image, container runtime, 20, 119 ms, 408 ms, 409 ms, slower by 290 ms",
 	}, lines, "what came after the start does not count, nor do moments")
+	require.Equal(t, "In the newer half of these starts Image (container runtime) is slower by 290 ms than in the older one.",
+		slowerText(compareStages(records)))
+	require.Contains(t, slowerText(compareStages(records[:10])), "No stage became slower")
+	require.Empty(t, slowerText(compareStages(records[:9])), "too few to say")
 	require.Empty(t, compareStages(nil))
+}
+
+func TestStartsAreComparedByOwner(t *testing.T) {
+	controller := func(kind, name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{Kind: kind, Name: name, Controller: ptr.To(true)}}
+	}
+	meta := func(name string, owners []metav1.OwnerReference) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("u" + name), OwnerReferences: owners}
+	}
+	recorder := timeline.New(clock.RealClock{}, 0)
+	h, err := newHub(t.Context(), Deps{
+		Connect: func() (kubernetes.Interface, error) {
+			return fake.NewClientset(
+				&appsv1.ReplicaSet{ObjectMeta: meta("web-1", controller("Deployment", "web"))},
+				&corev1.Pod{ObjectMeta: meta("web-1-a", controller("ReplicaSet", "web-1"))},
+				&corev1.Pod{ObjectMeta: meta("db-0", controller("StatefulSet", "db"))}), nil
+		},
+		Records: localRecords{recorder}, Clock: clock.RealClock{},
+	}, Config{})
+	require.NoError(t, err)
+	defer h.close()
+	var records []timeline.Record
+	for i, name := range []string{"web-1-a", "web-1-gone", "db-0", "alone", "none-b"} {
+		record := startOf(i, time.Duration(i+1)*100*time.Millisecond)
+		record.Ref.Name = name
+		records = append(records, record)
+	}
+	var lines []string
+	for _, s := range h.compareOwners(records, comparison{count: 20, namespace: "shop"}) {
+		lines = append(lines, strings.Join([]string{s.Name, fmt.Sprint(s.Count), s.P50, s.Longest, s.Link}, " | "))
+	}
+	require.Equal(t, []string{
+		"pod shop/none-b | 1 | 600 ms | Image, 500 ms | /compare?n=20&ns=shop&owner=pod+shop%2Fnone-b",
+		"pod shop/alone | 1 | 500 ms | Image, 400 ms | /compare?n=20&ns=shop&owner=pod+shop%2Falone",
+		"StatefulSet shop/db | 1 | 400 ms | Image, 300 ms | /compare?n=20&ns=shop&owner=StatefulSet+shop%2Fdb",
+		"deployment shop/web | 2 | 200 ms | Image, 100 ms | /compare?n=20&ns=shop&owner=deployment+shop%2Fweb",
+	}, lines, "the deleted Pod of a ReplicaSet still belongs to it")
+	require.Len(t, h.chosen(records, comparison{count: 20, owner: "deployment shop/web"}), 2)
+	require.Len(t, h.chosen(records, comparison{count: 1}), 1)
+	require.Empty(t, h.chosen(records, comparison{count: 20, namespace: "other"}))
+	require.Empty(t, h.compareOwners(records[:2], comparison{}), "one owner needs no table")
+	require.Equal(t, comparison{count: defaultCompared}, newComparison(url.Values{"n": {"-3"}}))
+	recorder.Mark(records[0].Ref, "kubelet", timeline.StageReady, "", nil)
+	page, err := h.comparePage(t.Context(), comparison{count: 20, owner: "deployment shop/web"})
+	require.NoError(t, err)
+	require.Contains(t, html(page), "of deployment shop/web alone")
+}
+
+func TestThePageCountsTheTimeThatASentenceBeginsWith(t *testing.T) {
+	now := time.Now()
+	for verdict, want := range map[string]string{
+		"waiting 3.2 s: no node fits":                 "no node fits",
+		"waiting 1h3m2s: image x cannot be pulled: y": "image x cannot be pulled: y",
+		"deleting for 12.0 s: held by finalizer f":    "held by finalizer f",
+		"not ready for 2m0s: it left":                 "it left",
+		"waiting for an unknown time: x":              "waiting for an unknown time: x",
+		"runs since 3.2 s: fine":                      "runs since 3.2 s: fine",
+	} {
+		require.Equal(t, want, newRowView(&explain.Explanation{Verdict: verdict, Since: now}, "a", now).Sentence)
+		require.Equal(t, verdict, newRowView(&explain.Explanation{Verdict: verdict}, "a", now).Sentence, "no time stands beside it")
+	}
 }
 
 func TestPathsNameViews(t *testing.T) {

@@ -28,7 +28,7 @@ type hub struct {
 	command   func(string) string
 	cancel    context.CancelFunc
 	usage     *usage
-	traced    bool
+	namespace string // the only one that is shown; empty for all
 
 	mu        sync.Mutex // guards all below
 	versions  map[types.UID]uint64
@@ -66,10 +66,10 @@ func newHub(ctx context.Context, deps Deps, config Config) (*hub, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hub{
-		records: deps.Records, command: config.Command, traced: config.Traced, cancel: cancel, versions: make(map[types.UID]uint64),
+		records: deps.Records, command: config.Command, namespace: config.Namespace, cancel: cancel, versions: make(map[types.UID]uint64),
 		listeners: make(map[wakeup.Signal]struct{}), known: make(map[types.UID]timeline.Record), rows: make(map[types.UID]*row),
 	}
-	if h.informers, err = newInformerSet(client, h.objectChanged); err != nil {
+	if h.informers, err = newInformerSet(client, config.Namespace, h.objectChanged); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -32,11 +33,12 @@ type informerSet struct {
 	factory informers.SharedInformerFactory
 	of      map[string]cache.SharedIndexInformer
 	synced  sync.Map // resource -> true, once the informer has its list
+	refused sync.Map // resource -> true, once the user was not allowed to list it
 }
 
-// newInformerSet returns informers that call changed for each change, and when one has its list. It starts nothing.
-func newInformerSet(client kubernetes.Interface, changed func(object any)) (*informerSet, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+// newInformerSet returns informers of a namespace, of all if it is empty, that call changed for each change. It starts nothing.
+func newInformerSet(client kubernetes.Interface, namespace string, changed func(object any)) (*informerSet, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), informers.WithNamespace(namespace))
 	core, apps := factory.Core().V1(), factory.Apps().V1()
 	s := &informerSet{factory: factory, of: map[string]cache.SharedIndexInformer{
 		pods: core.Pods().Informer(), claims: core.PersistentVolumeClaims().Informer(), volumes: core.PersistentVolumes().Informer(),
@@ -54,8 +56,18 @@ func newInformerSet(client kubernetes.Interface, changed func(object any)) (*inf
 	if err != nil {
 		return nil, err
 	}
-	for _, informer := range s.of {
-		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	for resource, informer := range s.of {
+		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
+			if apierrors.IsForbidden(err) {
+				s.refused.Store(resource, true) // it tries again, later and later: the rights may change
+				return
+			}
+			cache.DefaultWatchErrorHandler(ctx, reflector, err)
+		})
+		if err != nil {
+			return nil, err
+		}
+		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }, DeleteFunc: func(object any) {
 				if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 					object = gone.Obj
@@ -81,8 +93,11 @@ func trim(object any) (any, error) {
 // start starts the informers until ctx ends, and waits until each has its list or may not read it, at most until wait ends.
 func (s *informerSet) start(ctx, wait context.Context) {
 	s.factory.StartWithContext(ctx)
-	for _, informer := range s.of {
-		cache.WaitForCacheSync(wait.Done(), informer.HasSynced)
+	for resource, informer := range s.of {
+		cache.WaitForCacheSync(wait.Done(), func() bool {
+			_, refused := s.refused.Load(resource)
+			return refused || informer.HasSynced()
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"html/template"
+	"regexp"
 	"time"
 
 	"github.com/berth-dev/berth/explain"
@@ -70,8 +71,8 @@ type objectView struct {
 	Picture           picture
 	// Link is the path of the object's own page.
 	Link string
-	// Trace is the ID of the trace of a Pod's start; empty if there is none.
-	Trace string
+	// Sentence is the verdict without the elapsed time at its beginning, which the page shows beside it and counts.
+	Sentence string
 }
 
 // newObjectView returns the view with its picture. The id begins with a letter.
@@ -82,9 +83,15 @@ func newObjectView(e *explain.Explanation, id string, now time.Time) (objectView
 	return v, err
 }
 
+// elapsed is how a verdict begins that says for how long its object has waited.
+var elapsed = regexp.MustCompile(`^(waiting|deleting for|not ready for) ([0-9]+(\.[0-9]+)? s|[0-9hms]+): `)
+
 // newRowView returns the view without its picture.
 func newRowView(e *explain.Explanation, id string, now time.Time) objectView {
-	v := objectView{Explanation: e, ID: id, Kind: e.Object.Kind, Label: label(e.Object), Link: link(e.Object.Kind, e.Object.Namespace, e.Object.Name), Since: newMoment(e.Since, now)}
+	v := objectView{Explanation: e, ID: id, Kind: e.Object.Kind, Label: label(e.Object), Link: link(e.Object.Kind, e.Object.Namespace, e.Object.Name), Since: newMoment(e.Since, now), Sentence: e.Verdict}
+	if v.Since != nil {
+		v.Sentence = elapsed.ReplaceAllString(e.Verdict, "")
+	}
 	if e.Stuck() {
 		v.NextChange = newMoment(e.NextChangeAt, now)
 	}

@@ -59,8 +59,8 @@ type Config struct {
 	Command func(command string) string
 	// Cluster names the cluster in the title.
 	Cluster string
-	// Traced says that the starts of Pods are sent as traces: then a Pod's page names its trace.
-	Traced bool
+	// Namespace is the only one whose objects are shown, beside what is in none; empty for all.
+	Namespace string
 }
 
 // Server serves the page. It watches the cluster only while a page is open.

@@ -5,7 +5,6 @@ import (
 	"html/template"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
-	"github.com/berth-dev/berth/timeline/traces"
 )
 
 // document is what a page shows: blocks below one another.
@@ -109,11 +107,7 @@ func (v view) render(ctx context.Context, h *hub, now time.Time, m *memory) (*do
 	case "cluster":
 		return h.clusterPage(ctx, now)
 	case "compare":
-		count, err := strconv.Atoi(v.query.Get("n"))
-		if err != nil || count < 2 || count > maxCompared {
-			count = defaultCompared
-		}
-		return h.comparePage(ctx, count, v.query.Get("ns"))
+		return h.comparePage(ctx, newComparison(v.query))
 	}
 	return h.objectPage(ctx, v, now, m)
 }
@@ -126,7 +120,7 @@ const maxRecent = 15
 
 // nowPage shows what is not running, and what became ready.
 func (h *hub) nowPage(ctx context.Context, now time.Time) (*document, error) {
-	candidates, unseen, err := explain.Candidates(ctx, h.source, "", "")
+	candidates, unseen, err := explain.Candidates(ctx, h.source, h.namespace, "")
 	if err != nil {
 		return nil, err
 	}
@@ -244,9 +238,6 @@ func (h *hub) objectPage(ctx context.Context, v view, now time.Time, m *memory) 
 	o, err := newObjectView(explanation, "o", now)
 	if err != nil {
 		return nil, err
-	}
-	if h.traced && v.kind == explain.KindPod {
-		o.Trace = traces.ID(explanation.Object.UID)
 	}
 	page := &document{Title: o.Label, Nav: "object", pause: minPause, Blocks: []block{
 		{ID: "object", HTML: fragmentHTML("object", o)},

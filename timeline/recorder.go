@@ -34,6 +34,7 @@ type Recorder struct {
 	recent        *list.List // of *Record, the least recently changed in front
 	watchers      map[wakeup.Signal]struct{}
 	subscriptions map[*Subscription]struct{}
+	traceOf       func(Ref) string // nil without traces
 }
 
 // New returns a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
@@ -69,6 +70,26 @@ func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) *Span 
 	return &Span{r: r, ref: ref, name: stage, subject: subject, attempt: r.add(ref, mark)}
 }
 
+// NameTraces sets how records get the ID of their object's trace: id returns it, empty if the object has none.
+func (r *Recorder) NameTraces(id func(Ref) string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.traceOf = id
+}
+
+// copyOf returns a copy of a record for a reader. The caller holds mu.
+func (r *Recorder) copyOf(element *list.Element) Record {
+	record := *element.Value.(*Record)
+	record.Stages = slices.Clone(record.Stages)
+	if r.traceOf != nil {
+		record.Trace = r.traceOf(record.Ref)
+	}
+	return record
+}
+
 // Record returns what is known of the object with this UID.
 func (r *Recorder) Record(uid types.UID) (Record, bool) {
 	if r == nil {
@@ -80,9 +101,7 @@ func (r *Recorder) Record(uid types.UID) (Record, bool) {
 	if !ok {
 		return Record{}, false
 	}
-	record := *element.Value.(*Record)
-	record.Stages = slices.Clone(record.Stages)
-	return record, true
+	return r.copyOf(element), true
 }
 
 // Latest returns the records of the objects of a kind that changed last, at most limit, the newest first.
@@ -94,10 +113,8 @@ func (r *Recorder) Latest(kind string, limit int) []Record {
 	defer r.mu.Unlock()
 	var records []Record
 	for element := r.recent.Back(); element != nil && len(records) < limit; element = element.Prev() {
-		record := *element.Value.(*Record)
-		if record.Ref.Kind == kind {
-			record.Stages = slices.Clone(record.Stages)
-			records = append(records, record)
+		if element.Value.(*Record).Ref.Kind == kind {
+			records = append(records, r.copyOf(element))
 		}
 	}
 	return records

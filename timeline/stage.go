@@ -141,4 +141,6 @@ type Record struct {
 	Stages []Stage `json:"stages"`
 	// Dropped counts stages that were forgotten because the object had too many.
 	Dropped int `json:"dropped,omitempty"`
+	// Trace is the ID of the trace that the stages are sent as; empty if they are not.
+	Trace string `json:"trace,omitempty"`
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/berth-dev/berth/explain/nodenetwork"
 	"github.com/berth-dev/berth/internal/freeport"
-	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/page"
 	"github.com/berth-dev/berth/up/supervisor"
 )
@@ -85,7 +84,7 @@ func (c *Cluster) inheritPage() error {
 	defer listener.Close() // newPageServer makes one for each start
 	c.page, err = page.New(page.Deps{
 		Connect: c.connectPage, Records: localRecords{c.timeline}, Network: nodenetwork.New(c.NodeNetwork()), Logger: c.logger, Clock: c.clock,
-	}, page.Config{Address: listener.Addr(), Command: c.commandHint, Cluster: c.NodeName, Traced: tracing.Enabled(os.Getenv)})
+	}, page.Config{Address: listener.Addr(), Command: c.commandHint, Cluster: c.NodeName})
 	return err
 }
 

@@ -39,8 +39,10 @@ func New(provider *sdktrace.TracerProvider, logger *slog.Logger) *Tracer {
 // IDs is the option of the provider of a Tracer.
 func IDs() sdktrace.TracerProviderOption { return sdktrace.WithIDGenerator(idGenerator{}) }
 
-// Start sends what rec records of Pods until ctx ends, then what is still queued. The provider can be used further.
+// Start sends what recorder records of Pods until ctx ends, then what is still queued. The records name their traces from then on.
+// The provider can be used further.
 func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
+	recorder.NameTraces(traceOf)
 	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
 	tracer := t.provider.Tracer("github.com/berth-dev/berth/timeline")
@@ -63,11 +65,22 @@ func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
 	return nil
 }
 
+// traceOf returns the ID of the trace that has the object's stages; empty if there is none.
+func traceOf(ref timeline.Ref) string {
+	if ref.Kind != podKind {
+		return ""
+	}
+	return ID(ref.UID)
+}
+
+// podKind is the kind of the objects that have traces.
+const podKind = "Pod"
+
 // send sends an ended stage as a span; for the stage that ends a start, it also sends the span of the whole start, which is
 // the parent of all.
 func send(ctx context.Context, tracer trace.Tracer, recorder *timeline.Recorder, change timeline.Change) {
 	traceID, rootID, err := idsOf(change.Ref.UID)
-	if err != nil || change.Ref.Kind != "Pod" || !change.Stage.Done() {
+	if err != nil || change.Ref.Kind != podKind || !change.Stage.Done() {
 		return // a static Pod's UID is no UUID, and has no trace
 	}
 	stage := change.Stage

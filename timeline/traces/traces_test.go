@@ -50,6 +50,11 @@ func record(t *testing.T, tracer *traces.Tracer) {
 	sandbox.End(errors.New("no address left"))
 	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "static", UID: "no-uuid"}, "kubelet", timeline.StageSeen, "", nil)
 	recorder.Mark(ref, "api", timeline.StageObserved, "", nil)
+	named, _ := recorder.Record(uid)
+	require.Equal(t, traces.ID(uid), named.Trace)
+	static, found := recorder.Record("no-uuid")
+	require.True(t, found)
+	require.Empty(t, static.Trace)
 	cancel()
 	require.NoError(t, <-done)
 }

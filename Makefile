@@ -81,8 +81,8 @@ unit: ## run the unit tests alone
 	@$(GO) test ./...
 
 .PHONY: picture
-picture: ## draw the picture of the README anew, from the demo's Pod on a cluster that runs (make run)
-	@$(BIN)/berth explain $$($(BIN)/berth kubectl get pods -l app=demo -o name | head -n 1) --svg docs/pod.svg
+picture: build ## draw the picture of the README anew: the start of the demo's Pod, on a cluster of its own (root)
+	@./hack/picture.sh $(BIN) docs/pod.svg
 
 .PHONY: page-script
 page-script: ## bundle the script of the page: page/script into page/static/app.js

@@ -37,6 +37,39 @@ func (u Up) componentKubeconfig(name string) string {
 
 // Start runs `berth up` and returns when it reports that all of the cluster is ready.
 func (u Up) Start(ctx context.Context) (*Process, error) {
+	return u.start(ctx, func(line string) bool {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "node" && fields[2] == "ready" && u.OnNodeReady != nil {
+			u.OnNodeReady()
+		}
+		return strings.HasPrefix(line, "Kubernetes ") && strings.Contains(line, " is ready after ")
+	})
+}
+
+// linkLine begins the line of `berth up` with the link to its page, the last word.
+const linkLine = "see it"
+
+// StartWithPage runs `berth up` and returns the link to its page, too, which it prints when all runs.
+func (u Up) StartWithPage(ctx context.Context) (*Process, string, error) {
+	link := make(chan string, 1)
+	p, err := u.start(ctx, func(line string) bool {
+		fields := strings.Fields(line)
+		if !strings.HasPrefix(strings.Join(fields, " "), linkLine) {
+			return false
+		}
+		select {
+		case link <- fields[len(fields)-1]:
+		default: // a second link, of a restart
+		}
+		return true
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return p, <-link, nil
+}
+
+// start runs `berth up` and returns when a line of its output shows that it is ready.
+func (u Up) start(ctx context.Context, isReady func(line string) bool) (*Process, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -48,12 +81,7 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 	if !u.Services {
 		argv = append(argv, "--without", "kube-proxy,dns")
 	}
-	return startAndWait(ctx, u.Dir, "up", argv, func(line string) bool {
-		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "node" && fields[2] == "ready" && u.OnNodeReady != nil {
-			u.OnNodeReady()
-		}
-		return strings.HasPrefix(line, "Kubernetes ") && strings.Contains(line, " is ready after ")
-	})
+	return startAndWait(ctx, u.Dir, "up", argv, isReady)
 }
 
 // Children are the processes that a process has started, by the names of their programs; kube-proxy, a command of

@@ -11,8 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // busy is a Deployment whose Pods use a fifth of a core for as long as they run, and an autoscaler that wants them at half of
@@ -37,6 +40,8 @@ func TestResourceMetrics(t *testing.T) {
 	c.apply(busy)
 	pod := c.waitPod("app=busy", "runs", isReady)
 	line := strings.Fields(c.mustRun("kubectl", "top", "pod", pod.Name, "--containers", "--no-headers"))
+	ready := podutil.FindCondition(&pod.Status, corev1.PodReady).LastTransitionTime
+	t.Logf("kubectl top knows the first Pod %s after it became ready, by a clock of seconds", time.Since(ready.Time).Round(10*time.Millisecond))
 	require.Equal(t, []string{pod.Name, "main"}, line[:2])
 	require.Positive(t, quantity(t, line[2], "m"), "%s", line)
 	quantity(t, line[3], "Mi") // a loop needs less than one

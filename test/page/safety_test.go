@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -88,6 +90,35 @@ func TestOnlyTheBrowserWithTheLinkReads(t *testing.T) {
 	f.shoot("refused", 1280, false)
 	f.foreignPage()
 	f.open("/") // this browser may read still
+	f.viewerPage()
+}
+
+// viewerPage opens the page of a user who may read one namespace, which shows that and names what it may not read.
+func (f *fixture) viewerPage() {
+	f.t.Helper()
+	f.kubectl("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n", "apply", "-f", "-")
+	f.kubectl("", "create", "rolebinding", "viewers", "--clusterrole=view", "--group=viewers", "-n", "shop")
+	f.kubectl(pod("secret-pod", "schedulingGates: [{name: example.com/budget}], containers: [{name: c, "+image+"}]"), "apply", "-f", "-")
+	f.kubectl(pod("shop-pod", "schedulingGates: [{name: example.com/budget}], containers: [{name: c, "+image+"}]"), "apply", "-n", "shop", "-f", "-")
+	kubeconfig := filepath.Join(f.t.TempDir(), "viewer.kubeconfig")
+	command := exec.Command(filepath.Join(*bin, "berth"), "--data-dir", f.dir, "kubeconfig", "--user", "joe", "--group", "viewers", "-o", kubeconfig)
+	if output, err := command.CombinedOutput(); err != nil {
+		f.t.Fatalf("berth kubeconfig: %v\n%s", err, output)
+	}
+	own := f.link
+	defer func() { f.link = own }()
+	f.link = f.start("http://", "page", "--kubeconfig", kubeconfig, "-n", "shop")
+	f.do(chromedp.Navigate(f.link))
+	f.until("[...document.querySelectorAll('#stuck .name')].some((e) => e.textContent === 'pod shop/shop-pod')")
+	f.shoot("viewer", 1280, false)
+	if text := eval[string](f, "document.body.textContent"); strings.Contains(text, "secret-pod") {
+		f.t.Errorf("the page shows what its user may not read:\n%s", text)
+	}
+	f.do(chromedp.Navigate(f.base() + "/pod/default/secret-pod"))
+	f.until("document.readyState === 'complete' && document.querySelector('h1') !== null")
+	if text := eval[string](f, "document.body.textContent"); strings.Contains(text, "example.com/budget") {
+		f.t.Errorf("the page shows an object that its user may not read:\n%s", text)
+	}
 }
 
 // foreignPage opens the page of another origin, which tries to read and to frame this one with the browser's cookies.

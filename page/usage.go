@@ -147,7 +147,7 @@ func (u *usage) charts(node, id string, cpuLimit, memoryLimit float64) (cpu, mem
 	if err != nil {
 		return "", "", err
 	}
-	memory, err = linechart.Chart{ID: id + "m", Title: "Memory of node " + node, Points: points.memory, Limit: memoryLimit, Format: func(value float64) string {
+	memory, err = linechart.Chart{ID: id + "m", Title: "Memory of node " + node, Points: points.memory, Limit: memoryLimit, Unit: 1 << 20, Format: func(value float64) string {
 		return fmt.Sprintf("%.0f MiB", value/(1<<20))
 	}}.SVG()
 	return cpu, memory, err

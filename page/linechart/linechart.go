@@ -35,24 +35,25 @@ type Chart struct {
 	Points []Point
 	// Limit is the value that it cannot exceed, 0 if there is none.
 	Limit float64
+	// Unit is the value that Format prints as 1: the axis ends at a round number of them. Zero means 1.
+	Unit float64
 	// Format prints a value.
 	Format func(value float64) string
 }
 
-// The measures of the picture in pixels.
+// The measures of the picture. Its width and height are stretched to its place on the page; texts are beside it and stay as they are.
 const (
-	width, height = 320.0, 96.0
-	top, bottom   = 8.0, 20.0
-	// headroom is how much higher than its highest value the picture is: small changes of a value far below its limit are seen.
-	headroom = 1.25
+	width, height = 320.0, 80.0
+	// headroom is how much higher than its highest value the picture is at least.
+	headroom = 1.05
 )
 
 // scene is what the template draws.
 type scene struct {
-	ID, Title, Text                  string
-	Width, Height, Bottom, LimitY    float64
-	Line, Area, Highest, Begin, Last string
-	HasLimit                         bool
+	ID, Title, Text             string
+	Width, Height, Middle       float64
+	Line, Area, Top, Begin, Now string
+	HasLimit                    bool
 }
 
 // SVG returns the picture, nothing without points.
@@ -70,21 +71,19 @@ func (c Chart) SVG() (template.HTML, error) {
 func (c Chart) scene() scene {
 	first, last := c.Points[0], c.Points[len(c.Points)-1]
 	_, highest := c.bounds()
-	maximum := highest * headroom
-	if c.Limit > 0 {
-		maximum = math.Min(maximum, c.Limit)
-	}
-	if maximum <= 0 {
-		maximum = 1
+	top := c.roundUp(highest * headroom)
+	hasLimit := c.Limit > 0 && top >= c.Limit
+	if hasLimit {
+		top = c.Limit
 	}
 	length := math.Max(last.At.Sub(first.At).Seconds(), 1)
-	y := func(value float64) float64 { return round(height - bottom - value/maximum*(height-top-bottom)) }
+	y := func(value float64) float64 { return round(height - math.Min(value/top, 1)*height) }
 	s := scene{
-		ID: c.ID, Title: c.Title, Text: c.Text(), Width: width, Height: height, Bottom: height - bottom,
-		HasLimit: c.Limit > 0 && maximum >= c.Limit, LimitY: y(c.Limit), Highest: c.Format(maximum), Last: "now",
+		ID: c.ID, Title: c.Title, Text: c.Text(), Width: width, Height: height, Middle: height / 2, HasLimit: hasLimit, Top: c.Format(top),
+		Now: c.Format(last.Value),
 	}
-	if since := last.At.Sub(first.At).Round(time.Second); since > 0 {
-		s.Begin = "−" + since.String()
+	if since := last.At.Sub(first.At); since >= time.Second {
+		s.Begin = ago(since)
 	}
 	var line strings.Builder
 	for i, point := range c.Points {
@@ -98,8 +97,37 @@ func (c Chart) scene() scene {
 		fmt.Fprintf(&line, "L%g %g", width, y(first.Value))
 	}
 	s.Line = line.String()
-	s.Area = fmt.Sprintf("%sL%g %gL0 %gZ", s.Line, width, s.Bottom, s.Bottom)
+	s.Area = fmt.Sprintf("%sL%g %gL0 %gZ", s.Line, width, height, height)
 	return s
+}
+
+// roundUp returns the least round number of units that is not below the value.
+func (c Chart) roundUp(value float64) float64 {
+	unit := c.Unit
+	if unit <= 0 {
+		unit = 1
+	}
+	if value <= 0 {
+		return unit
+	}
+	power := math.Pow(10, math.Floor(math.Log10(value/unit)))
+	for _, digit := range []float64{1, 1.5, 2, 3, 4, 5, 6, 8} {
+		if digit*power*unit >= value {
+			return digit * power * unit
+		}
+	}
+	return 10 * power * unit
+}
+
+// ago says how long ago the chart begins.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f s ago", d.Seconds())
+	case d < 90*time.Minute:
+		return fmt.Sprintf("%.0f min ago", d.Minutes())
+	}
+	return fmt.Sprintf("%.1f h ago", d.Hours())
 }
 
 // Text returns the picture in one sentence.

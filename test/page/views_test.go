@@ -176,7 +176,7 @@ func (f *fixture) otherViews() {
 		f.do(chromedp.Navigate(f.base() + path))
 		f.until("document.readyState === 'complete' && document.querySelector('h1') !== null")
 		if name == "cluster" {
-			f.until("document.querySelectorAll('#nodes svg.lc').length === 2")
+			f.until("document.querySelectorAll('#nodes .lc svg').length === 2")
 			f.until("document.querySelector('#start svg') !== null")
 		}
 		f.shoot(name, 1280, false)

@@ -48,7 +48,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, dir: *cluster}
 	if f.dir == "" {
 		f.dir = t.TempDir()
-		// Nobody listens there: what counts is that traces are requested.
+		// No program listens there: what counts is that traces are requested.
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
 		f.link = f.start("  see it ", "up", "--isolated", "--api-port", "0", "--unsafe-no-fsync")
 	} else {

@@ -21,10 +21,10 @@ func pod(name, spec string) string {
 // image is the demo's, which every cluster has.
 const image = "image: 'berth.local/demo:v1'"
 
-// stuckPod is a Pod that waits for something, and what makes it well.
+// stuckPod is a Pod that waits for something, and what repairs it.
 type stuckPod struct {
-	spec string
-	mend func(f *fixture)
+	spec   string
+	repair func(f *fixture)
 }
 
 // stuckPods wait for ten different things. dir is a directory of the machine that some of them mount.
@@ -113,7 +113,7 @@ func TestThePageShowsWhatWaitsAndWhatGetsWell(t *testing.T) {
 	f.open("/")
 	for name, waits := range stuck {
 		if name != "no-claim" && name != "not-ready" {
-			waits.mend(f)
+			waits.repair(f)
 			f.until(row("recent", name))
 		}
 	}
@@ -134,7 +134,7 @@ func (f *fixture) serviceGetsWell(waits stuckPod) {
 	f.open("/service/default/shop")
 	f.until("document.querySelector('.state').textContent !== 'Ready'")
 	f.shoot("service-waiting", 1280, false)
-	waits.mend(f)
+	waits.repair(f)
 	f.until("document.querySelector('.state').textContent === 'Ready'")
 	f.until("[...document.querySelectorAll('#relations a')].some((a) => a.textContent === 'pod default/not-ready')")
 	f.shoot("service", 1280, false)
@@ -148,7 +148,7 @@ func (f *fixture) getsWellOnItsOwnPage(waits stuckPod) {
 	f.open("/pod/default/no-claim")
 	f.until("document.querySelector('.state').textContent === 'Waiting'")
 	f.shoot("pod-waiting", 1280, false)
-	waits.mend(f)
+	waits.repair(f)
 	f.until("document.querySelector('.state').textContent === 'Ready'")
 	f.until("document.querySelector('#log pre')?.textContent.includes('listening on')")
 	f.until("[...document.querySelectorAll('#relations a')].some((a) => a.textContent === 'pvc default/data')")

@@ -2,16 +2,24 @@ package network
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // HostsPath is the path of the hosts file in containers.
 const HostsPath = "/etc/hosts"
+
+// hostsMode is the mode of hosts files.
+const hostsMode = 0o644
 
 // HostsFile returns the hosts file of a Pod with its own network.
 func HostsFile(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
@@ -58,19 +66,35 @@ func writeAliases(b *bytes.Buffer, aliases []corev1.HostAlias) {
 }
 
 // WriteHosts writes a Pod's hosts file with mode 0644, whatever the umask. It writes in place and only if the content
-// differs: running containers have this very file mounted, so it must not be replaced.
+// differs: running containers have this very file mounted, so it must not be replaced. They may write to it, so of what is there no
+// more is read than the content has bytes. What is no file is set aside.
 func WriteHosts(path string, content []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return nil
+	info, infoErr := os.Lstat(path)
+	if infoErr == nil && info.Mode() == hostsMode {
+		if old, err := statefile.Read(path, int64(len(content))); err == nil && bytes.Equal(old, content) {
+			return nil
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("make directory of hosts file %q: %w", path, err)
 	}
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if infoErr == nil && !info.Mode().IsRegular() {
+		if _, err := atomicfile.SetAside(path); err != nil {
+			return fmt.Errorf("set aside what is at the path of hosts file %q: %w", path, err)
+		}
+	}
+	if err := overwrite(path, content); err != nil {
 		return fmt.Errorf("write hosts file %q: %w", path, err)
 	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		return fmt.Errorf("set mode of hosts file %q: %w", path, err)
-	}
 	return nil
+}
+
+// overwrite replaces the content of the file, or makes it.
+func overwrite(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, hostsMode)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Chmod(hostsMode), file.Close())
 }

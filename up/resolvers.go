@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/pidfile"
 	"github.com/berth-dev/berth/internal/resolvconf"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // resolversName is the name of the component that follows the machine's name servers.
@@ -104,7 +105,7 @@ func signalProcess(pidFile string, signal unix.Signal) error {
 
 // replaceFile writes the file unless it has the content already.
 func replaceFile(path string, content []byte, mode fs.FileMode) (changed bool, err error) {
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(content) {
+	if old, err := statefile.Read(path, int64(len(content))); err == nil && string(old) == string(content) {
 		return false, nil
 	}
 	return true, atomicfile.WriteVolatile(path, content, mode)

@@ -100,11 +100,7 @@ func PrepareFork(dataDir, origin string, port int) error {
 	}
 	// Addresses of the machine's networks are its origin's.
 	saved.APIPort, saved.APIAddress, saved.LoadBalancerCIDR = port, "", ""
-	data, err := json.MarshalIndent(saved, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the cluster's state: %w", err)
-	}
-	if err := atomicfile.Write(path, append(data, '\n'), 0o600); err != nil {
+	if err := saved.write(path); err != nil {
 		return err
 	}
 	errs := []error{os.RemoveAll(filepath.Join(dataDir, "kubeconfigs")), os.RemoveAll(filepath.Join(dataDir, "admin.kubeconfig"))}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/version"
@@ -48,6 +48,9 @@ type state struct {
 
 	dataDir string // where it was read, if another cluster's
 }
+
+// maxStateSize is far more than a state has.
+const maxStateSize = 1 << 20
 
 // stateName is the name of the state's file in the data directory.
 const stateName = "cluster.json"
@@ -117,15 +120,21 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 
 func readState(path string) (state, error) {
 	var saved state
-	data, err := os.ReadFile(path)
+	data, err := statefile.Read(path, maxStateSize)
 	if errors.Is(err, fs.ErrPermission) {
 		return saved, fmt.Errorf("read the cluster's state (use sudo, only the user who started the cluster can read it): %w", err)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, statefile.ErrDamaged) {
 		return saved, fmt.Errorf("read the cluster's state: %w", err)
 	}
-	if err := json.Unmarshal(data, &saved); err != nil {
-		return saved, fmt.Errorf("%s is damaged (%w): restore it, or start over with --reset, which deletes the cluster", path, err)
+	if err == nil {
+		err = json.Unmarshal(data, &saved)
+	}
+	if err == nil {
+		err = checkSum(data)
+	}
+	if err != nil {
+		return state{}, fmt.Errorf("%s is damaged (%w): restore it, or start over with --reset, which deletes the cluster", path, err)
 	}
 	if saved.Format > stateFormat {
 		return saved, fmt.Errorf("%s was written by a newer berth (format %d, this one knows %d): use that berth", path,
@@ -177,11 +186,7 @@ func (l Layout) saveState() error {
 	if l.Server != "" {
 		now.Pods = networks{l.Pods, l.Pods6}.String()
 	}
-	data, err := json.MarshalIndent(now, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the cluster's state: %w", err)
-	}
-	return atomicfile.Write(l.statePath(), append(data, '\n'), 0o600)
+	return now.write(l.statePath())
 }
 
 // describeOwner says what a data directory is of.

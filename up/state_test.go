@@ -1,6 +1,8 @@
 package up
 
 import (
+	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/internal/statefile/corrupt"
 )
 
 func testLayout(t *testing.T) Layout {
@@ -48,6 +51,47 @@ func TestStateRefusesWhatIsNotIts(t *testing.T) {
 			kept, err := os.ReadFile(filepath.Join(l.DataDir, test.file))
 			require.NoError(t, err)
 			require.Equal(t, test.content, string(kept), "nothing is lost")
+		})
+	}
+}
+
+// TestStateWithAFlippedBitIsRefused flips each bit of a state file in turn: none is taken for a state with other values.
+func TestStateWithAFlippedBitIsRefused(t *testing.T) {
+	l := testLayout(t)
+	require.NoError(t, l.saveState())
+	whole, err := os.ReadFile(l.statePath())
+	require.NoError(t, err)
+	want, err := readState(l.statePath())
+	require.NoError(t, err)
+	for i := range len(whole) * 8 {
+		damaged := bytes.Clone(whole)
+		damaged[i/8] ^= 1 << (i % 8)
+		require.NoError(t, os.WriteFile(l.statePath(), damaged, 0o600))
+		got, err := readState(l.statePath())
+		if err == nil {
+			require.Equal(t, want, got, "bit %d: %s", i, damaged)
+			continue
+		}
+		require.ErrorContains(t, err, "--reset")
+	}
+}
+
+func TestStateThatIsNoFileIsRefused(t *testing.T) {
+	for _, way := range corrupt.Ways() {
+		if way.Name == "no permission" {
+			continue // root may read it
+		}
+		t.Run(way.Name, func(t *testing.T) {
+			l := testLayout(t)
+			require.NoError(t, l.saveState())
+			require.NoError(t, way.Do(l.statePath()))
+			_, err := readState(l.statePath())
+			if way.Name == "missing" {
+				require.ErrorIs(t, err, fs.ErrNotExist)
+				return
+			}
+			require.ErrorContains(t, err, l.statePath())
+			require.Regexp(t, "--reset|use that berth", err.Error(), "it says what to do")
 		})
 	}
 }

@@ -110,6 +110,9 @@ func fileDataDir() (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("find the cluster's directory (use sudo, or name it with --data-dir): %w", err)
+	}
 	if err != nil {
 		return "", fmt.Errorf("find the cluster's directory (or name it with --data-dir): %w", err)
 	}

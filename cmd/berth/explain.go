@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -150,6 +151,9 @@ func (f *explainFlags) parse(args []string) (target, error) {
 func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source, error) {
 	var src explain.Source
 	layout, err := layoutOf(cmd)
+	if errors.Is(err, fs.ErrPermission) && (f.kubeconfig != "" || f.plugin) { // an ordinary user with a kubeconfig of one's own
+		layout, err = layoutWithoutState(cmd)
+	}
 	if err != nil {
 		return nil, src, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,10 +167,14 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	return complete(config)
 }
 
-// layoutWithoutState returns the layout without reading the cluster's saved state, for users that may not read it. Its
-// paths are correct; settings that the state overrides have their defaults.
+// layoutWithoutState returns the layout without reading the cluster's saved state, for users that may not read it, and for commands that
+// need nothing of the cluster. Its paths are correct, unless the user may not read which directory the machine's configuration names;
+// settings that the state overrides have their defaults.
 func layoutWithoutState(cmd *cobra.Command) (up.Layout, error) {
 	dir, err := dataDir(cmd)
+	if errors.Is(err, fs.ErrPermission) {
+		dir, err = up.DefaultDataDir, nil
+	}
 	if err != nil {
 		return up.Layout{}, err
 	}

@@ -59,11 +59,10 @@ panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N f
 	@$(GO) build -trimpath -tags panicinjection -ldflags "$(LDFLAGS)" -o $(BIN)/panics/berth ./cmd/berth
 	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
 
-PAIRS ?= 1000
 .PHONY: corrupt
-corrupt: build ## start a cluster on each state file damaged in each way, and on PAIRS=1000 pairs (root; 10 s a start; SEED=… FROM=… go on)
-	@$(GO) test -tags integration -count=1 -timeout 24h -v -run '^TestStartsOnDamagedFiles$$' ./test/integration -damage-alone -damage-pairs $(PAIRS) \
-		-seed $(or $(SEED),0) -damage-from $(or $(FROM),0)
+corrupt: build ## start a cluster on each state file damaged in each way, and then on pairs: STARTS=2000 (root; 10 s a start; SEED=… FROM=… go on)
+	@$(GO) test -tags integration -count=1 -timeout 0 -v -run '^TestStartsOnDamagedFiles$$' ./test/integration -damage-starts $(or $(STARTS),2000) \
+		-seed $(or $(SEED),0) -damage-from $(or $(FROM),0) -damage-only '$(ONLY)' -keep-logs $(BIN)/logs
 
 .PHONY: syscall-faults
 syscall-faults: ## fail each system call of the writers of state files with each error that it may return (strace; 10 minutes)
@@ -131,7 +130,7 @@ faults: build ## run Pods with a failing runtime and without an API server, PODS
 		-pods $(or $(PODS),400) -away $(or $(AWAY),2m) -keep-logs $(BIN)/logs
 
 .PHONY: soak
-soak: build ## cause FAULTS=10000 faults of all kinds at random; goes on where it was interrupted (root; 10 s a fault; bin/soak.json)
+soak: build ## cause FAULTS=10000 faults of all kinds at random; goes on where it was interrupted (root; bin/soak.json)
 	@$(GO) test -tags integration -count=1 -timeout 0 -v -run '^TestSoak$$' ./test/integration -soak-faults $(or $(FAULTS),10000) \
 		-soak-state $(BIN)/soak.json -seed $(or $(SEED),0) -keep-logs $(BIN)/logs
 

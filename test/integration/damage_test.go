@@ -23,10 +23,16 @@ import (
 )
 
 var (
-	damagePairs = flag.Int("damage-pairs", 2, "how many starts on two damaged files TestStartsOnDamagedFiles does")
-	damageAlone = flag.Bool("damage-alone", false, "begin with one start for each file and each way of damage")
-	damageFrom  = flag.Int("damage-from", 0, "leave out the starts before this one, of the same seed")
+	damageStarts = flag.Int("damage-starts", 0, "how many starts TestStartsOnDamagedFiles does, on one damaged file each, and then on pairs; 0: one start on a file of each kind")
+	damageFrom   = flag.Int("damage-from", 0, "leave out the starts before this one, of the same seed")
+	damageOnly   = flag.String("damage-only", "", "regular expression of the files to damage")
 )
+
+// shortDamage is what the short form of TestStartsOnDamagedFiles finds damaged in its one start: a file of each kind, in another way.
+var shortDamage = map[string]string{
+	"pki/apiserver.crt": "half", "kubeconfigs/node.kubeconfig": "foreign", "pki/sa.key": "directory", "kubelet/pods/*/userns": "random bit",
+	"kubelet/pods/*/volumes/*/*/vol_data.json": "empty", "disks/volumes/*/meta.json": "zeros", "cni/net.d/*": "link to nothing",
+}
 
 // damageWays are all ways to damage a file, with a bit at a random place among them.
 func damageWays(random *rand.Rand) []corrupt.Way {
@@ -52,11 +58,8 @@ func (d damagedFile) String() string { return d.file + ": " + d.way.Name }
 // same files but for one or two that are damaged. Each start succeeds, all data are there, and what was damaged is kept and said once.
 // The exceptions are what docs/security.md names.
 func TestStartsOnDamagedFiles(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("seed %d (-seed)", seed)
+	t.Parallel() // it waits most of the time
+	seed := randomSeed(t)
 	c := newIsolatedCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
@@ -66,16 +69,24 @@ func TestStartsOnDamagedFiles(t *testing.T) {
 	c.mustRun("kubectl", "exec", "keeper", "--", "/bin/busybox", "sync")
 	c.killIsolation(t)
 	saved := c.dataDir + ".saved"
+	c.cleanup() // loop devices of files that are replaced now
 	copyTree(t, c.dataDir, saved)
 	files := stateFiles(t, saved)
 	t.Logf("%d state files: %s", len(files), strings.Join(files, " "))
 
-	for number, damaged := range damagePlan(files, seed) {
+	var failed [][]damagedFile
+	for number, damaged := range damagePlan(t, files, seed) {
 		if number < *damageFrom {
 			continue
 		}
+		began := time.Now()
 		if !t.Run(fmt.Sprintf("%d", number), func(t *testing.T) {
 			c.t = t
+			t.Cleanup(func() {
+				if t.Failed() {
+					c.endFailed()
+				}
+			})
 			require.NoError(t, os.RemoveAll(c.dataDir))
 			copyTree(t, saved, c.dataDir)
 			for _, d := range damaged {
@@ -83,37 +94,58 @@ func TestStartsOnDamagedFiles(t *testing.T) {
 			}
 			c.startDamaged(t, damaged)
 		}) {
-			c.t = t
-			return // the cluster of a failed start may run
+			failed = append(failed, damaged)
 		}
+		t.Logf("seed %d: start %d took %v, %d failed", seed, number, time.Since(began).Round(time.Second), len(failed))
 	}
 	c.t = t
-	require.NoError(t, os.RemoveAll(c.dataDir))
-	copyTree(t, saved, c.dataDir)
-	c.up("--unsafe-no-fsync")
-	c.waitKept("at the end")
-	c.stop()
-	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
+	for _, damaged := range failed {
+		t.Errorf("failed on %v", damaged)
+	}
 	require.NoError(t, os.RemoveAll(saved))
+	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
 }
 
-// damagePlan returns which files each start finds damaged: each in each way if that is wanted, and then pairs at random.
-func damagePlan(files []string, seed uint64) [][]damagedFile {
-	var plan [][]damagedFile
+// damagePlan returns which files each start finds damaged: in the short form some of all kinds, else each in each way, in a random order,
+// and then pairs.
+func damagePlan(t *testing.T, files []string, seed uint64) [][]damagedFile {
+	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 0))
 	ways := damageWays(random)
-	if *damageAlone {
-		for _, file := range files {
-			for _, way := range ways {
-				plan = append(plan, []damagedFile{{file, way}})
-			}
+	if *damageStarts == 0 {
+		var all []damagedFile
+		for pattern, name := range shortDamage {
+			at := slices.IndexFunc(files, func(file string) bool { match, err := filepath.Match(pattern, file); return err == nil && match })
+			require.GreaterOrEqual(t, at, 0, "no file is %s", pattern)
+			way := slices.IndexFunc(ways, func(way corrupt.Way) bool { return way.Name == name })
+			all = append(all, damagedFile{files[at], ways[way]})
+		}
+		return [][]damagedFile{all}
+	}
+	files = slices.DeleteFunc(files, func(file string) bool { return !regexp.MustCompile(*damageOnly).MatchString(file) })
+	var plan [][]damagedFile
+	for _, file := range files {
+		for _, way := range ways {
+			plan = append(plan, []damagedFile{{file, way}})
 		}
 	}
-	for range *damagePairs {
+	random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
+	for len(plan) < *damageStarts && len(files) > 1 {
 		order := random.Perm(len(files))
 		plan = append(plan, []damagedFile{{files[order[0]], ways[random.IntN(len(ways))]}, {files[order[1]], ways[random.IntN(len(ways))]}})
 	}
-	return plan
+	return plan[:min(len(plan), *damageStarts)]
+}
+
+// endFailed ends the cluster of a start that failed, so that the next one can follow.
+func (c *cluster) endFailed() {
+	c.dumpLogs()
+	if c.cmd == nil {
+		return
+	}
+	c.cleanup()
+	<-c.ended
+	c.cmd = nil
 }
 
 // startDamaged starts the cluster on damaged files, checks it, and stops it.

@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/internal/pidfile"
@@ -95,8 +97,8 @@ type soak struct {
 	progress *soakProgress
 	// disk is the mount point of the cluster's file system.
 	disk string
-	// last has the highest number that each writer was seen to have written.
-	last map[string]int
+	// written is what each writer was seen to have written and flushed.
+	written map[string]string
 	// transient counts the Pods and claims that come and go.
 	transient int
 }
@@ -104,7 +106,7 @@ type soak struct {
 func newSoak(t *testing.T, progress *soakProgress) *soak {
 	c := newCluster(t)
 	s := &soak{cluster: c, t: t, random: rand.New(rand.NewPCG(progress.Seed, uint64(progress.Faults))), progress: progress,
-		disk: filepath.Dir(c.dataDir), last: make(map[string]int)}
+		disk: filepath.Dir(c.dataDir), written: make(map[string]string)}
 	image := filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.WriteFile(image, nil, 0o600))
 	require.NoError(t, os.Truncate(image, soakDisk))
@@ -112,18 +114,26 @@ func newSoak(t *testing.T, progress *soakProgress) *soak {
 		out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	t.Cleanup(func() { _ = syscall.Unmount(s.disk, syscall.MNT_DETACH) }) // the test that failed may not have come to its end
+	t.Cleanup(func() { // the test that failed may not have come to its end
+		if t.Failed() {
+			c.endFailed()
+		}
+		_ = syscall.Unmount(s.disk, syscall.MNT_DETACH)
+	})
 	return s
 }
 
 // run is one epoch.
 func (s *soak) run() {
+	s.args = append(s.args, noEviction) // it would end writers when the disk is full
 	s.up("--unsafe-no-fsync")
 	importShell(s.t, s.cluster)
+	s.apply(soakClass)
 	for i := range soakWriters {
 		s.apply(writerManifest(i))
 	}
 	s.requireOrder("before the first fault")
+	s.requireGone()
 	before := s.footprint()
 	for fault := range soakEpoch {
 		s.churn()
@@ -144,11 +154,22 @@ func (s *soak) run() {
 	require.NoError(s.t, syscall.Unmount(s.disk, 0), "nothing uses the file system of the cluster")
 }
 
-// writerManifest is a Pod that writes one number after the other to its disk.
+// soakClass is the class of the writers' disks, whose blocks are allocated at once: those of a full file system that are not cannot be written.
+const soakClass = `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: soak}
+provisioner: csi.berth.dev
+parameters: {preallocate: "true"}
+allowVolumeExpansion: true
+volumeBindingMode: WaitForFirstConsumer
+`
+
+// writerManifest is a Pod that writes one number after the other to its disk, and flushes each.
 func writerManifest(i int) string {
-	script := "i=$(tail -n 1 /data/numbers 2>/dev/null); while :; do n=$((i+1)); if echo $n >> /data/numbers; then i=$n; fi; sleep 0.2; done"
+	script := "while :; do n=$(tail -n 1 /data/numbers 2>/dev/null); echo $((n+1)) >> /data/numbers && fsync /data/numbers; sleep 0.2; done"
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "List", "items": [
-		{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "writer-%[1]d"}, "spec": {"storageClassName": "berth-loop",
+		{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "writer-%[1]d"}, "spec": {"storageClassName": "soak",
 			"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}},
 		{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "writer-%[1]d", "labels": {"app": "writer-%[1]d"}}, "spec": {"terminationGracePeriodSeconds": 1,
 			"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "writer-%[1]d"}}], "containers": [%[2]s]}}]}`,
@@ -229,9 +250,18 @@ func (s *soak) killAny() string {
 // fillDisk leaves the cluster's file system without a free byte for some seconds.
 func (s *soak) fillDisk() string {
 	path := filepath.Join(s.disk, "full")
-	_ = exec.CommandContext(s.t.Context(), "dd", "if=/dev/zero", "of="+path, "bs=1M").Run() // it ends when the disk is full
+	file, err := os.Create(path)
+	require.NoError(s.t, err)
+	var offset int64
+	for size := int64(soakDisk); size >= 4096; {
+		if unix.Fallocate(int(file.Fd()), 0, offset, size) != nil {
+			size /= 2
+			continue
+		}
+		offset += size
+	}
 	time.Sleep(time.Duration(1+s.random.IntN(5)) * time.Second)
-	require.NoError(s.t, os.Remove(path))
+	require.NoError(s.t, errors.Join(file.Close(), os.Remove(path)))
 	return "full disk"
 }
 
@@ -240,21 +270,20 @@ func (s *soak) requireOrder(when string) {
 	s.t.Helper()
 	for i := range soakWriters {
 		name := fmt.Sprintf("writer-%d", i)
-		var numbers int
 		var err error
 		require.True(s.t, s.waitLong(func() bool {
 			var out string
-			out, err = s.cluster.run("kubectl", "exec", name, "--", "/bin/busybox", "cat", "/data/numbers")
+			out, err = s.cluster.run("kubectl", "exec", name, "--", "/bin/busybox", "sh", "-c", "fsync /data/numbers && cat /data/numbers")
 			if err != nil {
 				err = fmt.Errorf("%w: %s", err, out)
 				return false
 			}
-			numbers, err = checkNumbers(out)
-			require.NoError(s.t, err, "%s: %s", when, name)
-			require.GreaterOrEqual(s.t, numbers, s.last[name], "%s: writes of %s are lost", when, name)
-			return numbers > s.last[name]
+			require.NoError(s.t, checkNumbers(out), "%s: %s", when, name)
+			require.True(s.t, strings.HasPrefix(out, s.written[name]), "%s: writes of %s are lost: after\n%s\nit is\n%s", when, name, s.written[name], out)
+			advanced := len(out) > len(s.written[name])
+			s.written[name] = out
+			return advanced
 		}), "%s: %s does not write: %v", when, name, err)
-		s.last[name] = numbers
 	}
 	s.transient++
 	s.apply(strings.ReplaceAll(writerManifest(s.transient), "writer-", "transient-"))
@@ -268,16 +297,16 @@ func (s *soak) waitLong(satisfied func() bool) bool {
 	return waitUntil(ctx, satisfied)
 }
 
-// checkNumbers returns how many numbers the text has, one a line, from 1 on.
-func checkNumbers(text string) (int, error) {
+// checkNumbers checks that the text has the numbers from 1 on, one a line.
+func checkNumbers(text string) error {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
 		if strings.TrimSpace(line) != strconv.Itoa(n) {
-			return n, fmt.Errorf("line %d is %q", n, line)
+			return fmt.Errorf("line %d is %q", n, line)
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // requireGone deletes everything but the writers, and waits until nothing of it is left.
@@ -316,44 +345,4 @@ func (s *soak) requireGone() {
 		}
 		return len(left) == 0
 	}), "of what is gone there is left: %v", &left)
-}
-
-// footprint is how many descriptors each process has, and how much memory in KiB.
-type footprint map[string][2]int
-
-func (s *soak) footprint() footprint {
-	s.t.Helper()
-	found := make(footprint)
-	for _, child := range []string{"node", "containerd", "controlplane"} {
-		pid := pidfile.Running(pidfile.Proc, filepath.Join(s.runDir(), child+".pid"))
-		require.NotZero(s.t, pid, child)
-		dir := filepath.Join("/proc", strconv.Itoa(pid))
-		descriptors, err := os.ReadDir(filepath.Join(dir, "fd"))
-		require.NoError(s.t, err)
-		var memory int
-		for line := range strings.Lines(string(readFile(s.t, filepath.Join(dir, "status")))) {
-			if text, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-				memory, err = strconv.Atoi(strings.Fields(text)[0])
-				require.NoError(s.t, err)
-			}
-		}
-		found[child] = [2]int{len(descriptors), memory}
-	}
-	return found
-}
-
-// requireFootprint waits until no process has many more descriptors or much more memory than before.
-func (s *soak) requireFootprint(before footprint) {
-	s.t.Helper()
-	var now footprint
-	require.NoError(s.t, s.poll(func(context.Context) bool {
-		now = s.footprint()
-		for child, then := range before {
-			if now[child][0] > then[0]+30 || now[child][1] > 2*then[1]+64<<10 {
-				return false
-			}
-		}
-		return true
-	}), "descriptors and memory in KiB were %v and are %v", before, &now)
-	s.t.Logf("descriptors and memory in KiB: %v before, %v after", before, now)
 }

@@ -76,6 +76,7 @@ var errnos = map[string][]string{
 	"fsync": {"ENOSPC", "EDQUOT", "EIO"}, "fdatasync": {"ENOSPC", "EDQUOT", "EIO"}, "ftruncate": {"ENOSPC", "EIO"}, "fallocate": {"ENOSPC", "EDQUOT", "EIO"},
 	"rename": {"ENOSPC", "EDQUOT", "EIO", "EROFS"}, "renameat": {"ENOSPC", "EDQUOT", "EIO", "EROFS"}, "renameat2": {"ENOSPC", "EDQUOT", "EIO", "EROFS"},
 	"linkat": {"ENOSPC", "EDQUOT", "EIO", "EROFS"}, "symlinkat": {"ENOSPC", "EDQUOT", "EIO", "EROFS"}, "mkdirat": {"ENOSPC", "EDQUOT", "EIO", "EROFS"},
+	"mount": {"EIO", "ENOSPC"}, "umount2": {"EBUSY"},
 	"unlinkat": {"EIO", "EROFS"}, "fchmod": {"EIO", "EROFS"}, "fchmodat": {"EIO", "EROFS"}, "close": {"EIO"},
 }
 

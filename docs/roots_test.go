@@ -25,7 +25,8 @@ var uncontained = map[string]string{
 // notNode are directories whose programs run in processes of their own, which are started again, or only in tests.
 var notNode = []string{
 	"bench", "conformance", "vm", "images", "examples", "test", "controlplane", "containers", "dns", "hack", "bin", "docs",
-	"volume/testsuite", "volume/csi/fake", "kubelet/cri/fake", "internal/testnet", "internal/testproc", "internal/testlog", "packaging",
+	"volume/testsuite", "volume/csi/fake", "kubelet/cri/fake", "internal/testnet", "internal/testproc", "internal/testlog", "internal/faulttest",
+	"packaging",
 }
 
 // TestEveryGoroutineContainsPanics fails for a go statement, a call of a Go method, or a server, that has no root in

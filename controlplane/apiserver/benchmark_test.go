@@ -60,7 +60,7 @@ func TestBenchmark(t *testing.T) {
 			"1.2.23, 1.2.26 etcd is a socket":                strings.HasPrefix(server["etcd-servers"], "unix://"),
 			"1.2.24 TLS":                                     server["tls-cert-file"] != "" && server["tls-private-key-file"] != "",
 			"1.2.25 client-ca-file":                          server["client-ca-file"] != "",
-			"1.2.27 encryption-provider-config":              server["encryption-provider-config"] != "",
+			"1.2.27, 1.2.28 encryption-provider-config":      server["encryption-provider-config"] != "",
 			"1.2.29 ciphers": server["tls-cipher-suites"] != "" && !strings.Contains(server["tls-cipher-suites"], "CBC") &&
 				!strings.Contains(server["tls-cipher-suites"], "TLS_RSA"),
 			"1.3.2 profiling":                        manager["profiling"] == "false",

@@ -20,7 +20,7 @@ var benchmarkSections = map[string]int{
 }
 
 // benchmarkChecks are the tests whose items begin with their numbers.
-var benchmarkChecks = []string{"../controlplane/apiserver/benchmark_test.go", "../test/integration/benchmark_test.go", "../up/proxy_test.go"}
+var benchmarkChecks = []string{"../controlplane/apiserver/benchmark_test.go", "../test/integration/benchmark_test.go", "../up/services_test.go"}
 
 var (
 	itemRange = regexp.MustCompile(`^(\d+(?:\.\d+)*)\.(\d+)(?: to (\d+(?:\.\d+)*)\.(\d+))?`)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -119,7 +120,16 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// ServeLogs serves the machine's log files, below the path /logs/.
-func (k *Kubelet) ServeLogs(w http.ResponseWriter, req *http.Request) {
-	http.StripPrefix("/logs/", http.FileServer(http.Dir(logsDir))).ServeHTTP(w, req)
+// ServeLogs serves the machine's log files, below the path /logs/. A symbolic link that leads out of their directory, which a Pod may have
+// made that has a part of it, leads nowhere.
+func (k *Kubelet) ServeLogs(w http.ResponseWriter, req *http.Request) { serveLogs(logsDir, w, req) }
+
+func serveLogs(dir string, w http.ResponseWriter, req *http.Request) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		http.Error(w, "the log directory cannot be opened", http.StatusInternalServerError)
+		return
+	}
+	defer root.Close()
+	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, req)
 }

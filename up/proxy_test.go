@@ -1,7 +1,6 @@
 package up
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,17 +15,5 @@ func TestHalfClosedConnectionsLastAnHour(t *testing.T) {
 	for value, want := range map[string]time.Duration{"60\n": time.Hour, "3600\n": 0, "7200\n": 0, "": 0} {
 		require.NoError(t, os.WriteFile(setting, []byte(value), 0o600))
 		require.Equal(t, want, closeWait(setting), "%q", value)
-	}
-}
-
-func TestKubeProxyListensOnLoopback(t *testing.T) {
-	c := &Cluster{Layout: testLayout(t)}
-	config, metrics, err := c.proxyConfig()
-	require.NoError(t, err)
-	var values struct{ MetricsBindAddress, HealthzBindAddress string }
-	require.NoError(t, json.Unmarshal(config, &values))
-	require.Equal(t, metrics, values.MetricsBindAddress)
-	for item, address := range map[string]string{"4.3.1 metrics-bind-address": values.MetricsBindAddress, "healthz-bind-address": values.HealthzBindAddress} {
-		require.Regexp(t, `^127\.0\.0\.1:\d+$`, address, item)
 	}
 }

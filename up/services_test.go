@@ -57,6 +57,7 @@ func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.2.0.42")}, addresses)
 }
 
+// TestProxyConfigListensOnLoopback is about the item "4.3.1" of the CIS benchmark, too.
 func TestProxyConfigListensOnLoopback(t *testing.T) {
 	l := servicesLayout(t)
 	c, err := New(Deps{Progress: progress.New(io.Discard, nil, clock.RealClock{})}, RunConfig{Layout: l})

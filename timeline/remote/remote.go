@@ -107,9 +107,12 @@ func stream(recorder *timeline.Recorder, w http.ResponseWriter, r *http.Request)
 	}
 }
 
-// Listen creates the socket and replaces one that a killed process left. The caller holds the cluster's lock, so no live
-// process can use the old one.
+// Listen creates the socket and replaces one that a killed process left; nothing else is replaced. The caller holds the cluster's lock, so
+// no live process can use the old one.
 func Listen(socket string) (net.Listener, error) {
+	if info, err := os.Lstat(socket); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("replace socket %s: it is no socket: delete it, or choose another path", socket)
+	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("replace socket %s: %w", socket, err)
 	}

@@ -22,7 +22,6 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	recorder := timeline.New(clock.RealClock{}, 0)
 	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageSeen, "", nil)
 	socket := filepath.Join(t.TempDir(), "s")
-	require.NoError(t, os.WriteFile(socket, nil, 0o644), "a socket left by a killed process is replaced")
 	listener, err := remote.Listen(socket)
 	require.NoError(t, err)
 	info, err := os.Stat(socket)
@@ -105,4 +104,21 @@ func TestStagesAreStreamed(t *testing.T) {
 	require.NoError(t, server.Close())
 	require.ErrorIs(t, <-served, http.ErrServerClosed)
 	require.ErrorContains(t, <-ended, "read the stages of the running berth")
+}
+
+func TestListenReplacesSocketsOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 2 { // again: as after a kill
+		listener, err := remote.Listen(path)
+		require.NoError(t, err)
+		listener.(*net.UnixListener).SetUnlinkOnClose(false)
+		require.NoError(t, listener.Close())
+	}
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+	_, err := remote.Listen(path)
+	require.ErrorContains(t, err, "it is no socket")
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(content))
 }

@@ -90,6 +90,9 @@ func (c *Cluster) prepareContainerd(ctx context.Context, config containerd.Confi
 	if err := config.CheckFree(ctx); err != nil {
 		return err
 	}
+	if err := config.SetAsideDamaged(ctx, c.logger); err != nil {
+		return fmt.Errorf("set up containerd: %w", err)
+	}
 	if err := config.Write(); err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
 	}

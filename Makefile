@@ -65,9 +65,10 @@ corrupt: build ## start a cluster on each state file damaged in each way, and th
 		-seed $(or $(SEED),0) -damage-from $(or $(FROM),0) -damage-only '$(ONLY)' -keep-logs $(BIN)/logs
 
 .PHONY: syscall-faults
-syscall-faults: ## fail each system call of the writers of state files with each error that it may return (strace; 10 minutes)
+syscall-faults: build ## fail each system call of the writers of state files, the CSI driver and a Pod with each error that it may return, of starts one in 50 (root; hours)
 	@./hack/install.sh strace
-	@$(GO) test -count=1 -timeout 2h -v -run '^TestSystemCallsMayFail$$' $$(grep -rl --include=*_test.go '^func TestSystemCallsMayFail' . | xargs -n1 dirname | sort) -fault-every 1
+	@$(GO) test -count=1 -timeout 8h -v -run '^TestSystemCallsMayFail$$' $$(grep -rl --include=*_test.go '^func TestSystemCallsMayFail' . | xargs -n1 dirname | sort) -fault-every 1
+	@$(GO) test -tags integration -count=1 -timeout 24h -v -run '^TestSystemCallsOfA(Pod|Start)MayFail$$' ./test/integration -fault-every 1 -start-fault-step $(or $(STARTSTEP),50)
 
 .PHONY: thirdparty
 thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -25,9 +23,6 @@ import (
 	"github.com/berth-dev/berth/internal/faulttest"
 )
 
-// faultFrom is the call at which TestSystemCallsMayFail goes on.
-var faultFrom = flag.Int("fault-from", 1, "leave out the system calls before this one")
-
 // passingErrors end by themselves: no file is damaged because of them.
 var passingErrors = []string{"ENOSPC", "EDQUOT", "EROFS", "EMFILE", "EBUSY"}
 
@@ -35,32 +30,10 @@ var passingErrors = []string{"ENOSPC", "EDQUOT", "EROFS", "EMFILE", "EBUSY"}
 // the start of the driver over provisioning, mounting, a snapshot, its restoration and an expansion to the removal of everything. The call of
 // CSI that it is a part of fails or succeeds; repeated, it succeeds; all data are there in the end, and nothing is left.
 func TestSystemCallsMayFail(t *testing.T) {
-	every := faulttest.Every() * 40 // each takes a second
-	if faulttest.Every() == 1 {
-		every = 1
-	}
 	reference := &faulttest.Injector{}
 	runWithFault(t, reference)
-	calls := reference.Calls()
-	require.Greater(t, len(calls), 100)
-	number, injected, tolerated := 0, 0, 0
-	for nth := *faultFrom; nth <= len(calls); nth++ {
-		for errno := range faulttest.Errors(calls[nth-1]) {
-			if number++; number%every != 0 {
-				continue
-			}
-			in := &faulttest.Injector{Nth: nth, Errno: errno}
-			failed := false
-			t.Run(fmt.Sprintf("%d-%d", nth, errno), func(t *testing.T) { failed = runWithFault(t, in) })
-			if in.Injected() != "" {
-				injected++
-			}
-			if in.Injected() != "" && !failed {
-				tolerated++
-			}
-		}
-	}
-	t.Logf("%d of %d faults of %d system calls; %d changed no result", injected, number, len(calls), tolerated)
+	require.Greater(t, len(reference.Calls()), 100)
+	faulttest.Sweep(t, reference.Calls(), faulttest.Thin(40), runWithFault) // each takes a second
 }
 
 // runWithFault does all steps on a new driver, and reports whether one failed.

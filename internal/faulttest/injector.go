@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"testing"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -276,5 +278,37 @@ func Errors(line string) []string {
 	return call{name: name, line: line}.errnos()
 }
 
-// Every is the share of the faults that a test injects: one of so many.
-func Every() int { return *every }
+// from is the call at which Sweep goes on.
+var from = flag.Int("fault-from", 1, "leave out the system calls before this one")
+
+// Sweep calls inject with an Injector for each error of each call, of which it leaves out all but one of thin times -fault-every.
+// inject reports whether the fault had any effect on the result.
+func Sweep(t *testing.T, calls []string, thin int, inject func(t *testing.T, in *Injector) (failed bool)) {
+	t.Helper()
+	step := *every * thin
+	number, injected, tolerated := 0, 0, 0
+	for nth := *from; nth <= len(calls); nth++ {
+		for errno := range Errors(calls[nth-1]) {
+			if number++; number%step != 0 {
+				continue
+			}
+			in, failed := &Injector{Nth: nth, Errno: errno}, false
+			t.Run(fmt.Sprintf("%d-%d", nth, errno), func(t *testing.T) { failed = inject(t, in) })
+			if in.Injected() == "" {
+				continue // this time it made fewer calls
+			}
+			if injected++; !failed {
+				tolerated++
+			}
+		}
+	}
+	t.Logf("%d of %d faults of %d system calls; %d changed no result", injected, number, len(calls), tolerated)
+}
+
+// Thin is 1 where all faults are injected (-fault-every=1), and else step.
+func Thin(step int) int {
+	if *every == 1 {
+		return 1
+	}
+	return step
+}

@@ -33,7 +33,7 @@ func TestSystemCallsMayFail(t *testing.T) {
 	reference := &faulttest.Injector{}
 	runWithFault(t, reference)
 	require.Greater(t, len(reference.Calls()), 100)
-	faulttest.Sweep(t, reference.Calls(), faulttest.Thin(40), runWithFault) // each takes a second
+	faulttest.Sweep(t, reference.Calls(), faulttest.Thin(80), runWithFault) // each takes a second
 }
 
 // runWithFault does all steps on a new driver, and reports whether one failed.

@@ -40,7 +40,11 @@ import (
 
 // waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
 // fails for lack of time proves nothing.
-const waitTimeout = 3 * time.Minute
+var waitTimeout = 3 * time.Minute
+
+func init() {
+	flag.DurationVar(&waitTimeout, "wait-timeout", waitTimeout, "bound of every wait; longer on a machine that has much else to do")
+}
 
 // berthBinary is the program under test.
 func berthBinary(t testing.TB) string {

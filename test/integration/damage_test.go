@@ -58,6 +58,9 @@ func (d damagedFile) String() string { return d.file + ": " + d.way.Name }
 // same files but for one or two that are damaged. Each start succeeds, all data are there, and what was damaged is kept and said once.
 // The exceptions are what docs/security.md names.
 func TestStartsOnDamagedFiles(t *testing.T) {
+	if *damageStarts == 0 {
+		t.Skip("make corrupt runs it")
+	}
 	t.Parallel() // it waits most of the time
 	seed := randomSeed(t)
 	c := newIsolatedCluster(t)

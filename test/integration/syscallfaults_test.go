@@ -43,7 +43,7 @@ func TestSystemCallsOfAPodMayFail(t *testing.T) {
 	reference := &faulttest.Injector{}
 	require.False(t, r.run(t, reference))
 	require.Greater(t, len(reference.Calls()), 50)
-	faulttest.Sweep(t, reference.Calls(), faulttest.Thin(20), r.run) // each takes two seconds
+	faulttest.Sweep(t, reference.Calls(), faulttest.Thin(60), r.run) // each takes two seconds
 }
 
 type faultyRun struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServeLogsFollowsNoLinkOutside serves a directory in which somebody has made links to other files.
+// TestServeLogsFollowsNoLinkOutside serves a directory in which a Pod has made links to other files.
 func TestServeLogsFollowsNoLinkOutside(t *testing.T) {
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))

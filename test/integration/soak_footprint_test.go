@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/internal/pidfile"
 )
 
-// footprint is what a cluster has of what it must give back.
+// footprint is what a cluster has of what it must release.
 type footprint map[string]int
 
 func (s *soak) footprint() footprint {

@@ -8,7 +8,11 @@ import (
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 )
 
-// TestSanity runs the whole conformance suite of CSI, with mounted and with raw block volumes.
+// TestSanity runs the whole conformance suite of CSI, with mounted and with raw block volumes. Of each it skips five: the health of
+// volumes and of the storage by the controller service and of the storage by the node service (ControllerGetVolumeHealth twice,
+// ControllerListVolumeHealth, NodeGetStorageHealth), because the driver has no state beside that of its one node, whose volumes the node
+// service reports; and snapshots that are made for a topology (SNAPSHOT_ACCESSIBILITY_CONSTRAINTS), because one that is shared with its
+// volume is where that is.
 func TestSanity(t *testing.T) {
 	w := newFixture(t)
 	w.start()

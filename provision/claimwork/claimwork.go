@@ -241,7 +241,7 @@ func (c *Controller) Attempt(ctx context.Context, key reconcile.Request, try Try
 	return false, reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// Observe measures a call of the driver that began at start. special is that of OutcomeOf.
+// Observe measures a call of the driver that began at start. outcome is that of err, if there is one.
 func (c *Controller) Observe(start time.Time, err error, outcome Outcome) {
 	label := "success"
 	if err != nil {

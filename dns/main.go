@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/berth-dev/berth/dns/codepages"
+	_ "github.com/berth-dev/berth/dns/loop" // in place of CoreDNS's
 	"github.com/berth-dev/berth/dns/socketmetrics"
 
 	_ "github.com/coredns/coredns/plugin/bind"
@@ -25,7 +26,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/log"
-	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"

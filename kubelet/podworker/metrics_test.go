@@ -99,7 +99,10 @@ func TestDeferredResourcesThatAreGrantedAreCounted(t *testing.T) {
 		"pod_resized": func(f *fixture, _, other *corev1.Pod) {
 			f.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(other, "10m", "30Mi")})
 		},
-		"periodic_retry": func(f *fixture, p, _ *corev1.Pod) { f.signals.RuntimeChanged(p.UID) },
+		"periodic_retry": func(f *fixture, p, _ *corev1.Pod) {
+			f.admitter.setMilliCPU(0) // which no event reports
+			f.signals.RuntimeChanged(p.UID)
+		},
 		"pods_added": func(f *fixture, p, _ *corev1.Pod) {
 			f.stop()
 			p = p.DeepCopy()
@@ -117,12 +120,11 @@ func TestDeferredResourcesThatAreGrantedAreCounted(t *testing.T) {
 			f.add(p)
 			f.waitStatus(p.UID, "running", running)
 			f.waitStatus(other.UID, "running", running)
-			f.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
+			f.admitter.setMilliCPU(50) // the other has 20 of them, so that no sync grants the resize before they are free
 			p = resized(p, "40m", "30Mi")
 			f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
 			f.waitStatus(p.UID, "deferred", func(s corev1.PodStatus) bool { return findCondition(s, corev1.PodResizePending) != nil })
 			require.Empty(t, f.metrics.withPrefix("accepted"))
-			f.admitter.setResizeFailure(nil)
 			free(f, p, other)
 			f.waitFor("granted", func() bool { return len(f.metrics.withPrefix("accepted")) > 0 })
 			require.Equal(t, map[string]int{"accepted " + trigger: 1}, f.metrics.withPrefix("accepted"))

@@ -45,7 +45,7 @@ type resize struct {
 	inProgress        bool // a change is under way, and its end is reported
 	startedAt         time.Time
 	deferred          bool // the Manager has a request of this Pod that waits for resources of the node
-	// trigger is the first reason since the last attempt to try a deferred resize again; empty for none.
+	// trigger is the reason that the worker itself knows to try a deferred resize again; empty for none.
 	trigger string
 }
 
@@ -167,12 +167,11 @@ func (w *worker) allocate() {
 		w.withdrawResize()
 		return
 	}
-	why := w.m.admitResize(w, r.desired)
-	trigger := cmp.Or(r.trigger, triggerPeriodic)
-	r.trigger = ""
+	why, trigger := w.m.admitResize(w, r.desired)
 	if r.deferred && why == nil {
-		w.m.deps.Metrics.ResizeAccepted(trigger)
+		w.m.deps.Metrics.ResizeAccepted(cmp.Or(r.trigger, trigger, triggerPeriodic))
 	}
+	r.trigger = ""
 	r.deferred = why != nil && why.Reason == corev1.PodReasonDeferred
 	if why != nil {
 		if r.pending == nil || *r.pending != *why {
@@ -310,9 +309,9 @@ func (r *resize) status() *status.Resize {
 // release records that a Pod does not use resources of the node any more.
 func (m *Manager) release(w *worker) {
 	m.deps.OnPodReleased(w.uid) // before others count on what it had
-	w.released.Store(true)
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.released.Store(true)
 	m.countRequests(w, nil)
-	m.mu.Unlock()
-	m.retryDeferred(triggerEnd)
+	m.evaluateResizes(nil, triggerEnd)
 }

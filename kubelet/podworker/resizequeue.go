@@ -25,8 +25,9 @@ type resizeRequest struct {
 	// failure is the result of the last evaluation. A granted request counts as allocated.
 	failure *status.Failure
 	granted bool
-	// unseen says that the worker has not seen the result yet.
-	unseen bool
+	// unseen says that the worker has not seen the result yet. trigger is why it was evaluated.
+	unseen  bool
+	trigger string
 }
 
 // sortResizes sorts requests by the order in which they get resources: first those that raise no request, then by the
@@ -79,8 +80,8 @@ func (m *Manager) recoverResize(w *worker) {
 
 // admitResize reports why the node cannot give a running Pod the resources of another version of it. If it can, that
 // version counts at once, so that no other Pod gets the same resources. Requests that come first in the order get theirs
-// first.
-func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
+// first. The trigger is what had the request evaluated before the worker did; empty for nothing.
+func (m *Manager) admitResize(w *worker, desired *corev1.Pod) (failure *status.Failure, trigger string) {
 	since := m.deps.Clock.Now()
 	last := w.lastStatus()
 	if c := podutil.FindCondition(&last, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
@@ -94,14 +95,14 @@ func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 		m.resizes[w] = request
 	}
 	if !sameResources(request.desired, desired) {
-		request.recovered, request.granted, request.unseen = false, false, false
+		request.recovered, request.granted, request.unseen, request.trigger = false, false, false, ""
 	}
 	request.desired = desired
 	if !request.unseen {
 		m.evaluateResizes(w, triggerResize)
 	}
-	request.unseen = false
-	failure := request.failure
+	failure, trigger = request.failure, request.trigger
+	request.unseen, request.trigger = false, ""
 	if failure == nil {
 		w.sharedPod.Store(desired)
 		m.countRequests(w, desired)
@@ -109,7 +110,7 @@ func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	if failure == nil || failure.Reason != corev1.PodReasonDeferred {
 		delete(m.resizes, w)
 	}
-	return failure
+	return failure, trigger
 }
 
 // withdrawResize removes the worker's request.
@@ -141,8 +142,8 @@ func (m *Manager) evaluateResizes(self *worker, trigger string) {
 		request.failure = m.deps.Admitter.Resize(request.allocated, request.desired, m.activePodsExcept(w))
 		request.granted = request.failure == nil
 		if w != self && (request.granted || before == nil || *before != *request.failure) {
-			request.unseen = true
-			w.post(func() { w.setResizeTrigger(trigger) })
+			request.unseen, request.trigger = true, cmp.Or(request.trigger, trigger)
+			w.post(func() {}) // it syncs
 		}
 	}
 }

@@ -47,6 +47,7 @@ func availableMemory() (uint64, error) {
 func run(ctx context.Context, garbage uint64, rest time.Duration, release func()) {
 	now := readSample()
 	p := &tuner{garbage: garbage, load: busy, collected: now, ticked: now} // it was busy with its start
+	percent := normalPercent                                               // what the collector uses
 	collected := make(chan struct{}, 1)
 	notifyCollections(ctx, collected)
 	// It runs until the process is quiet: the next collection of one that allocates a little is up to two minutes away, and
@@ -54,7 +55,7 @@ func run(ctx context.Context, garbage uint64, rest time.Duration, release func()
 	ticks := time.NewTicker(rest)
 	defer ticks.Stop()
 	for {
-		before, percent := p.load, p.percent()
+		before := p.load
 		select {
 		case <-ctx.Done():
 			return
@@ -67,7 +68,8 @@ func run(ctx context.Context, garbage uint64, rest time.Duration, release func()
 			p.onTick(readSample())
 		}
 		if p.percent() != percent {
-			debug.SetGCPercent(p.percent())
+			percent = p.percent()
+			debug.SetGCPercent(percent)
 		}
 		if p.load > before {
 			ticks.Reset(rest)

@@ -63,7 +63,9 @@ func TestSmallMachinesKeepLessGarbage(t *testing.T) {
 	require.Greater(t, memory, uint64(64*mib))
 }
 
+// TestProcessThatIsBusyAndThenRests begins after a collection, as a process that has started does.
 func TestProcessThatIsBusyAndThenRests(t *testing.T) {
+	runtime.GC()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, released := make(chan struct{}), make(chan struct{}, 1)
 	go func() {

@@ -31,7 +31,11 @@ func (f *populator) syncAttachment(name string) {
 	if f.deferWhilePending(pair, name) {
 		return
 	}
+	// An operation may have ended since the object was read. What is read after the state is not older than what the state shows.
 	attached, known := f.actual.GetAttachedVolume(pair.Volume, pair.Node)
+	if va, err = f.listers.attachmentLister.Get(name); err != nil {
+		return // its deletion comes next
+	}
 	isAttached := va.DeletionTimestamp == nil && va.Status.Attached
 	switch {
 	case !known || attached.VolumeSpec == nil && !attached.Confirmed:

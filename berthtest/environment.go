@@ -24,6 +24,9 @@ const (
 	attachOutputEnv    = "KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT"
 )
 
+// apiOnlyEnv is the environment variable that sets Environment.APIOnly.
+const apiOnlyEnv = "BERTHTEST_API_ONLY"
+
 const (
 	// environmentStopTimeout is how long a cluster has to stop in order unless the user says otherwise: envtest's default.
 	environmentStopTimeout = 20 * time.Second
@@ -37,7 +40,8 @@ const (
 //
 //	import envtest "github.com/berth-dev/berth/berthtest"
 //
-// What is different: controllers run, Pods run, garbage is collected and namespaces go away. Use an Environment from one goroutine.
+// What is different: controllers run, Pods run, garbage is collected and namespaces go away. A suite that expects its Deployments, Nodes and
+// Pods as it has written them sets APIOnly. Use an Environment from one goroutine.
 // It has many fields because envtest's has them.
 type Environment struct {
 	// ControlPlane has flags of the API server, and runs kubectl.
@@ -73,6 +77,9 @@ type Environment struct {
 	// ControlPlaneStopTimeout is how long Pods and components have to stop in order before they are killed; the default is
 	// $KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT, or 20 seconds.
 	ControlPlaneStopTimeout time.Duration
+	// APIOnly starts the API server without a node, scheduler and controllers, but for those that collect garbage and delete namespaces: all
+	// other objects stay as they are written, as with envtest. $BERTHTEST_API_ONLY=true is the same. envtest does not have this field.
+	APIOnly bool
 	// AttachControlPlaneOutput prints what `berth up` prints; $KUBEBUILDER_ATTACH_CONTROL_PLANE_OUTPUT=true is the same.
 	AttachControlPlaneOutput bool
 
@@ -213,6 +220,9 @@ func (e *Environment) settings() (s startSettings, err error) {
 	}
 	if s.args, err = e.ControlPlane.args(); err != nil {
 		return s, err
+	}
+	if e.APIOnly || os.Getenv(apiOnlyEnv) == "true" {
+		s.args = append(s.args, "--api-only")
 	}
 	attached := e.AttachControlPlaneOutput || os.Getenv(attachOutputEnv) == "true"
 	s.onLine = func(line string) {

@@ -147,3 +147,46 @@ func serveWebhook(t *testing.T, options envtest.WebhookInstallOptions) {
 		require.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 }
+
+// TestAPIOnly uses an Environment whose objects stay as they are written, but for garbage and namespaces.
+func TestAPIOnly(t *testing.T) {
+	t.Parallel()
+	env := &envtest.Environment{APIOnly: true}
+	config, err := env.Start()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, env.Stop()) })
+	client := kubernetes.NewForConfigOrDie(config)
+	nodes, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, nodes.Items)
+	node, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	_, err = client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	pod, err := client.CoreV1().Pods("own").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "main"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "berth.local/pause:v1"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err, "without a service account")
+	require.Empty(t, pod.Spec.Volumes)
+	owner, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, client.CoreV1().ConfigMaps("default").Delete(t.Context(), "owner", metav1.DeleteOptions{}))
+	grace := int64(0)
+	require.NoError(t, client.CoreV1().Pods("own").Delete(t.Context(), "main", metav1.DeleteOptions{GracePeriodSeconds: &grace}))
+	require.NoError(t, client.CoreV1().Namespaces().Delete(t.Context(), "own", metav1.DeleteOptions{}))
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "owned", metav1.GetOptions{})
+		require.True(c, apierrors.IsNotFound(err), "%v", err)
+		_, err = client.CoreV1().Namespaces().Get(t.Context(), "own", metav1.GetOptions{})
+		require.True(c, apierrors.IsNotFound(err), "%v", err)
+	}, 2*time.Minute, 100*time.Millisecond)
+	after, err := client.CoreV1().Nodes().Get(t.Context(), "mine", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, node, after)
+}

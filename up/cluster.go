@@ -52,6 +52,8 @@ type RunConfig struct {
 	Member *Member
 	// Without names those of OptionalComponents that this process does not run.
 	Without []string
+	// APIOnly runs the API server alone, with the controllers of garbage and namespaces: no node and nothing else of a cluster.
+	APIOnly bool
 	// Inside is the isolation of this process; nil in the machine's own namespaces.
 	Inside *isolate.Inside
 	// Argv is the command line of the process that the user started.

@@ -56,6 +56,9 @@ type currentKubelet struct {
 // startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
+	if c.config.APIOnly {
+		return u, nil
+	}
 	c.kubelet.Store(&u.kubelet)
 	if c.config.Member == nil {
 		c.superviseIn(u.node, "timeline", c.newAPIWatch)
@@ -116,7 +119,9 @@ func (u *components) parts() []part {
 }
 
 // runs reports whether this process runs an optional component.
-func (c *Cluster) runs(component string) bool { return !slices.Contains(c.config.Without, component) }
+func (c *Cluster) runs(component string) bool {
+	return !c.config.APIOnly && !slices.Contains(c.config.Without, component)
+}
 
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
 // then the Pods, and last what Pods reach each other by.

@@ -105,6 +105,10 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 	} else {
 		c.followControlPlane(l.ctx, g)
 	}
+	if c.config.APIOnly {
+		g.runtime.set(nil)
+		return g
+	}
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
 			err := c.runContainerd(ctx, g.runtime)
@@ -170,6 +174,9 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 	}
 	if c.Hardened {
 		argv = append(argv, "--hardened")
+	}
+	if c.config.APIOnly {
+		argv = append(argv, "--api-only")
 	}
 	for name, values := range map[string]map[string]string{"--runtime-config": c.RuntimeConfig, "--feature-gates": c.FeatureGates} {
 		if len(values) > 0 {

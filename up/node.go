@@ -29,6 +29,7 @@ type Handover struct {
 	Demo    bool     `json:"demo,omitempty"`
 	Width   int      `json:"width,omitempty"`
 	Without []string `json:"without,omitempty"`
+	APIOnly bool     `json:"apiOnly,omitempty"`
 	// Argv is the command line of the process that the user started.
 	Argv []string `json:"argv"`
 	// Member is set on a machine that joined a cluster: what that says about itself.
@@ -54,7 +55,7 @@ func ReadHandover(link *supervised.Link) (Handover, error) {
 func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyLock, page *os.File) error {
 	c.spareFromOOM()
 	h := Handover{
-		Layout: c.Layout, Demo: c.config.Demo, Width: c.config.Width, Without: c.config.Without, Argv: c.config.Argv,
+		Layout: c.Layout, Demo: c.config.Demo, Width: c.config.Width, Without: c.config.Without, APIOnly: c.config.APIOnly, Argv: c.config.Argv,
 		StartedAt: c.startedAt, AddressFilter: c.addressFilter, Page: page != nil,
 	}
 	if c.config.Member != nil {

@@ -17,7 +17,7 @@ import (
 // reportNode prints when the Node is ready, which needs the API server alone, and waits for the rest of the control plane, whose
 // failure ends both.
 func (c *Cluster) reportNode(ctx context.Context, controlplane *readiness) error {
-	if c.isRestart() {
+	if c.isRestart() || c.config.APIOnly {
 		return controlplane.wait(ctx)
 	}
 	waiting, cancel := context.WithCancelCause(ctx)
@@ -40,6 +40,10 @@ func (c *Cluster) reportNode(ctx context.Context, controlplane *readiness) error
 
 // reportReady waits until the rest of the cluster is ready, and prints what to do next.
 func (c *Cluster) reportReady(ctx context.Context) error {
+	if c.config.APIOnly {
+		c.reportAPIReady()
+		return nil
+	}
 	if c.isRestart() {
 		if err := c.waitNodeReady(ctx); err == nil {
 			c.logAndPrint(nodeProcess + " is ready again")
@@ -73,6 +77,15 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 		return nil
 	}
 	return c.demo(ctx)
+}
+
+// reportAPIReady is reportReady for a cluster without a node.
+func (c *Cluster) reportAPIReady() {
+	if !c.isRestart() {
+		c.progress.Printf("\nThe API server of Kubernetes %s is ready after %.1f s, without a node.\n\n  kubeconfig  %s\n  stop        Ctrl-C\n",
+			version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig())
+	}
+	c.link.Up(c.readyText())
 }
 
 // readyText describes the cluster to the service manager.

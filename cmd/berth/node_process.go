@@ -39,7 +39,7 @@ func runNodeProcess(ctx context.Context, link *supervised.Link) error {
 		return errors.Join(err, link.Done(err, false))
 	}
 	ctx = context.WithoutCancel(ctx)
-	config := up.RunConfig{Layout: h.Layout, Demo: h.Demo, Width: h.Width, Without: h.Without}
+	config := up.RunConfig{Layout: h.Layout, Demo: h.Demo, Width: h.Width, Without: h.Without, APIOnly: h.APIOnly}
 	if h.Member != nil {
 		if config.Member, err = joinedMember(h); err != nil {
 			return errors.Join(err, link.Done(err, false))

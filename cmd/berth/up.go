@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -23,6 +24,7 @@ type upFlags struct {
 	eviction    evictionFlags
 	shutdown    shutdownFlags
 	demo, reset bool
+	apiOnly     bool
 	without     []string
 	from        string
 	file        fileFlags
@@ -88,7 +90,7 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 	signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
 	progress := progress.New(os.Stdout, terminalWidthFunc(), clock.RealClock{})
 	cluster, err := up.New(up.Deps{Progress: progress},
-		up.RunConfig{Layout: layout, Demo: f.demo, Width: terminalWidth(), Without: f.without, Inside: inside, Argv: os.Args})
+		up.RunConfig{Layout: layout, Demo: f.demo, Width: terminalWidth(), Without: f.without, APIOnly: f.apiOnly, Inside: inside, Argv: os.Args})
 	if err != nil {
 		return err
 	}
@@ -110,6 +112,9 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 		if !slices.Contains(up.OptionalComponents(), part) {
 			return layout, usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalComponents(), ", "))}
 		}
+	}
+	if f.apiOnly && f.demo {
+		return layout, usageError{errors.New("--api-only and --demo: the demo's Pod needs a node; choose one")}
 	}
 	config := f.config
 	if config.Eviction, err = f.eviction.config(); err != nil {
@@ -193,6 +198,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
 		strings.Join(up.OptionalComponents(), ", "))
+	flags.BoolVar(&f.apiOnly, "api-only", false, "run the API server alone, without a node and without controllers but those that collect garbage and delete namespaces:\n"+
+		"for tests that want their objects as they write them")
 	flags.BoolVar(&f.demo, "demo", false, "run the demo, and show how its Pod became ready")
 	flags.StringVar(&f.from, "from", "", "begin with a copy of the cluster that was saved with this `name` (berth snapshot save), in a new --data-dir")
 	addSnapshotsFlag(cmd)

@@ -65,5 +65,9 @@ func Args(c *config.Config) []string {
 		// Upstream's suite uses externalIPs, and so may a user's manifests: not by default.
 		plugins += ",DenyServiceExternalIPs"
 	}
-	return []string{"--enable-admission-plugins=" + plugins, "--admission-control-config-file=" + c.AdmissionConfigFile()}
+	args := []string{"--enable-admission-plugins=" + plugins, "--admission-control-config-file=" + c.AdmissionConfigFile()}
+	if c.APIOnly { // no controller makes the service accounts that Pods would need
+		args = append(args, "--disable-admission-plugins=ServiceAccount")
+	}
+	return args
 }

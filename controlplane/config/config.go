@@ -54,6 +54,9 @@ type Config struct {
 	RuntimeConfig, FeatureGates string
 	// Hardened refuses what ordinary clusters allow: Pods that are not restricted, and Services with external addresses.
 	Hardened bool
+	// APIOnly runs the API server with two controllers alone, which collect garbage and let namespaces go away: objects stay as they
+	// are written otherwise.
+	APIOnly bool
 	// CertificateLifetime is how long certificates are valid; they are renewed when a third of it is left.
 	CertificateLifetime time.Duration
 	// LogLevel is debug, info, warn or error.

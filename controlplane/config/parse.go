@@ -32,6 +32,7 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.StringVar(&c.RuntimeConfig, "runtime-config", "", "versions and resources of the API to turn on or off: resource.k8s.io/v1beta1=true,…")
 	flags.StringVar(&c.FeatureGates, "feature-gates", "", "features of Kubernetes to turn on or off: NAME=true,…")
 	flags.BoolVar(&c.Hardened, "hardened", false, "refuse Pods that are not restricted, outside of kube-system, and Services with external addresses")
+	flags.BoolVar(&c.APIOnly, "api-only", false, "run no scheduler, and of the controllers those of garbage and namespaces alone")
 	flags.DurationVar(&c.CertificateLifetime, "certificate-lifetime", pki.DefaultLife,
 		"how long certificates are valid; they are renewed when a third of it is left")
 	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")

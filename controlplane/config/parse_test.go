@@ -18,13 +18,14 @@ func TestParse(t *testing.T) {
 		"--advertise-address=10.9.0.1", "--service-cidr=10.8.0.0/16", "--pod-cidr=10.9.0.0/24", "--node-name=n1",
 		"--node-ip=10.9.0.1", "--log-level=info", "--unsafe-no-fsync", "--certificate-lifetime=1h",
 		"--runtime-config=api/beta=true", "--feature-gates=A=true,B=false",
+		"--api-only",
 	}, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, &config.Config{
 		DataDir: "/data", RunDir: "/run/b", APIPort: 7443, BindAddresses: []string{"127.0.0.1", "10.9.0.1"},
 		AdvertiseAddress: "10.9.0.1", ServiceCIDR: "10.8.0.0/16", PodCIDR: "10.9.0.0/24", NodeName: "n1",
 		NodeIP: "10.9.0.1", LogLevel: "info", UnsafeNoFsync: true, CertificateLifetime: time.Hour,
-		RuntimeConfig: "api/beta=true", FeatureGates: "A=true,B=false",
+		RuntimeConfig: "api/beta=true", FeatureGates: "A=true,B=false", APIOnly: true,
 	}, c)
 }
 

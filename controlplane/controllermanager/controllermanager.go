@@ -57,6 +57,15 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// controllers is the value of --controllers. Berth replaces two of upstream's. The token cleaner, which upstream leaves to whoever runs it,
+// deletes bootstrap tokens when they expire.
+func controllers(c *config.Config) string {
+	if c.APIOnly {
+		return "garbage-collector-controller,namespace-controller"
+	}
+	return "*,token-cleaner-controller,-persistentvolume-attach-detach-controller,-replicaset-controller"
+}
+
 // Args are kube-controller-manager's flags for c.
 func Args(c *config.Config) []string {
 	file := func(name string) string { return filepath.Join(c.PKIDir(), name) }
@@ -65,9 +74,7 @@ func Args(c *config.Config) []string {
 		"--secure-port=0", // nothing else may listen
 		"--leader-elect=false",
 		"--profiling=false",
-		// Berth replaces the last two. The token cleaner, which upstream leaves to whoever runs it, deletes bootstrap
-		// tokens when they expire.
-		"--controllers=*,token-cleaner-controller,-persistentvolume-attach-detach-controller,-replicaset-controller",
+		"--controllers=" + controllers(c),
 		// Below zero: no client-side limit. Upstream's 20 a second alone makes 200
 		// claims take 48 s. Burst has no meaning then, but must not be 0.
 		"--kube-api-qps=-1",

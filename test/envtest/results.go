@@ -79,8 +79,8 @@ func (r results) addTests(suite string, output io.Reader) {
 	}
 }
 
-const header = `# The specs and tests of controller-runtime's suites that pass on clusters of berthtest.Environment; "-update" writes this list. "!" marks
-# one that does not; the comment before it says why.
+const header = `# The specs and tests of controller-runtime's suites that pass with berthtest.Environment; "-update" writes this list. "!" marks one that
+# does not pass on a whole cluster, only with the API server alone (-api-only); the comment before it says why.
 
 `
 

@@ -173,10 +173,10 @@ func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 	})
 	server := apiserver.New(deps, c)
 	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, deps.Admin) }
-	last := []supervisor.Component{
-		{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
-		{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run},
-		{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run},
+	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run}}
+	if !c.APIOnly {
+		last = append(last, supervisor.Component{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
+			supervisor.Component{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run})
 	}
 	if encryption.IsRewriteDue(c) {
 		last = append(last, supervisor.Component{Name: statuspipe.Encryption, OneShot: true, Run: func(ctx context.Context, ready func()) error {

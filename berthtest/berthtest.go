@@ -2,11 +2,8 @@ package berthtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"strings"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -14,10 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/filelock"
-	"github.com/berth-dev/berth/up/isolate"
+	"github.com/berth-dev/berth/up/disposable"
 )
 
 const (
@@ -40,8 +35,7 @@ type Cluster struct {
 // running is a cluster that one or more tests use.
 type running struct {
 	berth   string
-	files   *directory
-	process *process
+	cluster *disposable.Cluster
 	config  *rest.Config
 	client  kubernetes.Interface
 	relays  relays
@@ -100,49 +94,19 @@ func Shared(t testing.TB) *Cluster {
 	return c
 }
 
-// start starts a cluster and waits until it is ready, or ctx ends. It starts from the base of clusters, and makes that if it does not exist.
-func start(ctx context.Context, berth string, args []string, onLine func(string)) (*running, error) {
-	base, err := baseOf(root(), berth, args)
+// start starts a cluster and waits until it is ready, or ctx ends. It takes one of the pool that runs this process, if there is one and the
+// cluster needs no flags of its own.
+func start(ctx context.Context, berth string, args []string, onLine func(string)) (_ *running, err error) {
+	r := &running{berth: berth}
+	if pool := os.Getenv(disposable.PoolEnv); pool != "" && len(args) == 0 {
+		r.cluster, err = disposable.Take(ctx, pool)
+	} else {
+		r.cluster, err = disposable.Start(ctx, disposable.Config{Berth: berth, Root: disposable.Root(), Args: args, OnLine: onLine})
+	}
 	if err != nil {
 		return nil, err
 	}
-	if flags := base.flags(); flags != nil {
-		r, err := startFrom(ctx, berth, append(flags, args...), onLine)
-		if err == nil || ctx.Err() != nil {
-			return r, err
-		}
-		onLine("starting from a saved cluster failed, starting from nothing: " + err.Error())
-		if err := base.delete(); err != nil {
-			return nil, err
-		}
-	}
-	r, err := startFrom(ctx, berth, args, onLine)
-	if err != nil {
-		return nil, err
-	}
-	if err := base.save(ctx, r); err != nil {
-		onLine("the next start is as slow as this one: " + err.Error())
-	}
-	return r, nil
-}
-
-// startFrom starts a cluster with the flags.
-func startFrom(ctx context.Context, berth string, args []string, onLine func(string)) (_ *running, err error) {
-	files, err := makeDirectory(root())
-	if err != nil {
-		return nil, err
-	}
-	r := &running{berth: berth, files: files}
-	r.process, err = startProcess(berth, append([]string{
-		"--data-dir", files.data(), "up", "--isolated", "--api-port", "0", "--unsafe-no-fsync", "--node-name", "node",
-	}, args...), onLine)
-	if err != nil {
-		return nil, fmt.Errorf("%w (%v)", err, files.remove())
-	}
-	if err := r.process.waitReady(ctx); err != nil {
-		return nil, fmt.Errorf("%w (%v)", err, r.stop())
-	}
-	r.config, err = clientcmd.BuildConfigFromFlags("", r.kubeconfig())
+	r.config, err = clientcmd.BuildConfigFromFlags("", r.cluster.Kubeconfig())
 	if err == nil {
 		r.config.QPS = -1 // the API server limits its clients itself
 		r.client, err = kubernetes.NewForConfig(r.config)
@@ -156,49 +120,20 @@ func startFrom(ctx context.Context, berth string, args []string, onLine func(str
 // stop ends the cluster and removes its files.
 func (r *running) stop() error {
 	r.relays.close()
-	if err := r.process.stop(stopTimeout); err != nil {
-		return err // its files say why
-	}
-	return r.files.remove()
+	return r.cluster.Stop(stopTimeout)
 }
 
 // end is stop for a cluster that may be killed after timeout: that is no error.
 func (r *running) end(timeout time.Duration) error {
 	r.relays.close()
-	err := r.process.stop(timeout)
-	if errors.Is(err, errKilled) {
-		// Its first process still removes what the kernel does not.
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		lock, waitErr := filelock.Wait(ctx, clock.RealClock{}, filepath.Join(r.files.data(), isolate.LockName))
-		if waitErr != nil {
-			return fmt.Errorf("%w; wait for what is left of it: %w", err, waitErr)
-		}
-		defer lock.Close()
-		err = nil
-	}
-	if err != nil {
-		return err // its files say why
-	}
-	return r.files.remove()
-}
-
-func (r *running) kubeconfig() string { return filepath.Join(r.files.data(), "admin.kubeconfig") }
-
-// run runs a command of berth on the cluster and returns what it prints.
-func (r *running) run(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, r.berth, append([]string{"--data-dir", r.files.data()}, args...)...).CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("berth %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
+	return r.cluster.End(timeout)
 }
 
 // Config returns the configuration of a client with all rights. The caller owns the copy.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.running.config) }
 
 // Kubeconfig returns the path of a kubeconfig file with all rights, for programs. It is not to be changed.
-func (c *Cluster) Kubeconfig() string { return c.running.kubeconfig() }
+func (c *Cluster) Kubeconfig() string { return c.running.cluster.Kubeconfig() }
 
 // Client returns a client with all rights.
 func (c *Cluster) Client() kubernetes.Interface { return c.running.client }
@@ -209,7 +144,7 @@ func (c *Cluster) Namespace() string { return c.namespace }
 // Kubectl runs kubectl in the test's namespace and returns what it prints.
 func (c *Cluster) Kubectl(args ...string) string {
 	c.t.Helper()
-	out, err := c.running.run(c.t.Context(), append([]string{"kubectl", "--namespace", c.namespace}, args...)...)
+	out, err := c.running.cluster.Run(c.t.Context(), append([]string{"kubectl", "--namespace", c.namespace}, args...)...)
 	if err != nil {
 		c.t.Fatalf("berthtest: %v", err)
 	}
@@ -219,7 +154,7 @@ func (c *Cluster) Kubectl(args ...string) string {
 // Explain returns what `berth explain` says of an object of the test's namespace: "pod/NAME", "pvc/NAME", "svc/NAME" and so on.
 func (c *Cluster) Explain(object string) string {
 	c.t.Helper()
-	out, err := c.running.run(c.t.Context(), "explain", object, "--namespace", c.namespace)
+	out, err := c.running.cluster.Run(c.t.Context(), "explain", object, "--namespace", c.namespace)
 	if err != nil {
 		c.t.Fatalf("berthtest: %v", err)
 	}

@@ -3,13 +3,10 @@
 package berthtest_test
 
 import (
-	"bufio"
+	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -29,6 +26,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
+	flag.Parse()
 	os.Exit(m.Run())
 }
 
@@ -91,55 +89,4 @@ func TestShared(t *testing.T) {
 		_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), <-namespaces, metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	}
-}
-
-// killMe is set for the process that TestKilledTestLeavesNothing starts and kills.
-const killMe = "BERTHTEST_KILL_ME"
-
-func TestKilledTestLeavesNothing(t *testing.T) {
-	if os.Getenv(killMe) != "" {
-		c := berthtest.Start(t)
-		c.Apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "main"}, "spec": {
-			"containers": [{"name": "main", "image": "berth.local/pause:v1"}]}}`)
-		berthtest.Eventually(c, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, "running",
-			func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
-		_, _ = os.Stdout.WriteString("\nkill me: " + c.Kubeconfig() + "\n")
-		select {}
-	}
-	t.Parallel()
-	tmp, err := os.MkdirTemp("", "bt") // of its own, so that no other test cleans up
-	require.NoError(t, err)
-	defer os.RemoveAll(tmp)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledTestLeavesNothing$", "-test.v")
-	cmd.Env = append(os.Environ(), killMe+"=1", "TMPDIR="+tmp)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	var dataDir string
-	scanner := bufio.NewScanner(out)
-	for dataDir == "" && scanner.Scan() {
-		if path, ok := strings.CutPrefix(scanner.Text(), "kill me: "); ok {
-			dataDir = filepath.Dir(path)
-		}
-	}
-	require.NotEmpty(t, dataDir, "the cluster started")
-	require.NotEmpty(t, processesOf(t, dataDir))
-	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait() // it was killed
-	require.Eventually(t, func() bool { return len(processesOf(t, dataDir)) == 0 }, time.Minute, 50*time.Millisecond, "the kernel ends all")
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	require.NoError(t, err)
-	require.NotContains(t, string(mounts), dataDir)
-}
-
-// processesOf lists the processes whose command line names the directory.
-func processesOf(t *testing.T, dir string) (found []string) {
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	for _, file := range files {
-		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(line), dir) {
-			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
-		}
-	}
-	return found
 }

@@ -67,7 +67,7 @@ func (p *ControlPlane) KubeCtl() *KubeCtl {
 	if p.running == nil {
 		return nil
 	}
-	return &KubeCtl{Path: p.running.kubectl(), Opts: []string{"--kubeconfig=" + p.running.kubeconfig()}}
+	return &KubeCtl{Path: p.running.kubectl(), Opts: []string{"--kubeconfig=" + p.running.cluster.Kubeconfig()}}
 }
 
 // AddUser is Environment.AddUser.

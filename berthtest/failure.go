@@ -2,12 +2,18 @@ package berthtest
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/up/disposable"
 )
 
 const (
@@ -17,18 +23,24 @@ const (
 	maxEvents, maxLogLines = 50, 20
 )
 
-// logFailure logs what a failed test leaves: what is stuck and why, events, and the ends of containers' logs.
+// logFailure logs what a failed test leaves: what is stuck and why, events, and the ends of containers' logs. It writes a page with the stages of
+// all that is stuck.
 func (c *Cluster) logFailure() {
 	if !c.t.Failed() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), failureTimeout)
 	defer cancel()
-	stuck, err := c.running.run(ctx, "explain", "--all")
+	stuck, err := c.running.cluster.Run(ctx, "explain", "--all")
 	if err != nil {
 		stuck = err.Error()
 	}
 	c.t.Logf("berth explain --all:\n%s", stuck)
+	if page, err := c.writePage(ctx); err != nil {
+		c.t.Logf("berthtest: write the page of what is stuck: %v", err)
+	} else {
+		c.t.Logf("what is stuck, stage by stage: %s", page)
+	}
 	c.t.Logf("events in %s:\n%s", c.namespace, c.events(ctx))
 	pods, err := c.running.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -37,12 +49,30 @@ func (c *Cluster) logFailure() {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		out, err := c.running.run(ctx, "kubectl", "--namespace", c.namespace, "logs", pod.Name, "--all-containers", "--prefix", fmt.Sprintf("--tail=%d", maxLogLines))
+		out, err := c.running.cluster.Run(ctx, "kubectl", "--namespace", c.namespace, "logs", pod.Name, "--all-containers", "--prefix", fmt.Sprintf("--tail=%d", maxLogLines))
 		if err == nil {
 			c.t.Logf("logs of Pod %s, which is %s:\n%s", pod.Name, pod.Status.Phase, out)
 		}
 	}
 }
+
+// writePage writes what the cluster's objects wait for as a page that stands alone, and returns its path: among the test's artifacts with
+// go test -artifacts, else in a directory where the same test's next failure replaces it.
+func (c *Cluster) writePage(ctx context.Context) (string, error) {
+	dir := disposable.Root() + "-failed"
+	if keep := flag.Lookup("test.artifacts"); keep != nil && keep.Value.String() == "true" {
+		dir = c.t.ArtifactDir()
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, fileName.ReplaceAllString(c.t.Name(), "_")+".html")
+	_, err := c.running.cluster.Run(ctx, "explain", "--all", "--html", path)
+	return path, err
+}
+
+// fileName matches what a test's name may have and a file's name should not.
+var fileName = regexp.MustCompile(`[^-.A-Za-z0-9]+`)
 
 // events lists the latest events of the test's namespace, the oldest first.
 func (c *Cluster) events(ctx context.Context) string {

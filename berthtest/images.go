@@ -35,7 +35,7 @@ func (c *Cluster) loadImage(ctx context.Context, name, source string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(c.running.files.path, "image")
+	dir, err := os.MkdirTemp(c.running.cluster.Dir(), "image")
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (c *Cluster) loadImage(ctx context.Context, name, source string) error {
 			return err
 		}
 	}
-	_, err = c.running.run(ctx, "images", "import", archive, "--name", name)
+	_, err = c.running.cluster.Run(ctx, "images", "import", archive, "--name", name)
 	return err
 }
 

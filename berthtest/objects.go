@@ -26,7 +26,7 @@ import (
 // test's.
 func (c *Cluster) Apply(manifest string) {
 	c.t.Helper()
-	args := []string{"--data-dir", c.running.files.data(), "kubectl", "--namespace", c.namespace, "apply", "--server-side", "-f", "-"}
+	args := []string{"--data-dir", c.running.cluster.DataDir(), "kubectl", "--namespace", c.namespace, "apply", "--server-side", "-f", "-"}
 	cmd := exec.CommandContext(c.t.Context(), c.running.berth, args...)
 	cmd.Stdin = strings.NewReader(manifest)
 	if out, err := cmd.CombinedOutput(); err != nil {

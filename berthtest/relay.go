@@ -35,7 +35,7 @@ func (r *running) reach(host string, port int) error {
 			continue
 		}
 		address := net.JoinHostPort(ip.String(), portText(port))
-		if err := r.relays.add(r.process.cmd.Process.Pid, address); err != nil {
+		if err := r.relays.add(r.cluster.PID(), address); err != nil {
 			return fmt.Errorf("make webhooks at %s reachable from the cluster: %w", address, err)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-dev/berth/internal/programs"
 )
 
 // User is the name and the groups that a client certificate of Environment.AddUser has.
@@ -44,7 +46,7 @@ func (u *AuthenticatedUser) Kubectl() (*KubeCtl, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.CreateTemp(u.running.files.path, "*.kubeconfig") // with mode 0600
+	file, err := os.CreateTemp(u.running.cluster.Dir(), "*.kubeconfig") // with mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("write the user's kubeconfig: %w", err)
 	}
@@ -77,11 +79,11 @@ func (k *KubeCtl) Run(args ...string) (stdout, stderr io.Reader, err error) {
 
 // kubectl is the program that belongs to this berth.
 func (r *running) kubectl() string {
-	program, err := filepath.EvalSymlinks(r.berth)
+	dir, err := programs.DirOf(r.berth)
 	if err != nil {
-		program = r.berth
+		dir = filepath.Dir(r.berth) // where the error of the call says what is missing
 	}
-	return filepath.Join(filepath.Dir(program), "kubectl")
+	return filepath.Join(dir, "kubectl")
 }
 
 // addUser makes a client certificate, which the cluster's authority signs.
@@ -89,7 +91,7 @@ func (r *running) addUser(user User, base *rest.Config) (*AuthenticatedUser, err
 	if user.Name == "" {
 		return nil, errors.New("add a user: User.Name is required")
 	}
-	pki := filepath.Join(r.files.data(), "pki")
+	pki := filepath.Join(r.cluster.DataDir(), "pki")
 	cert, key, err := clientCertificate(filepath.Join(pki, "ca.crt"), filepath.Join(pki, "ca.key"), user)
 	if err != nil {
 		return nil, fmt.Errorf("add user %s: %w", user.Name, err)

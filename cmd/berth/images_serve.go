@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -118,17 +117,5 @@ func runPusher(ctx context.Context, cmd *cobra.Command, registry string, handler
 	if err != nil {
 		return fmt.Errorf("write the credentials of %s: %w", command[0], err)
 	}
-	child := exec.CommandContext(ctx, command[0], command[1:]...)
-	child.Cancel = func() error { return child.Process.Signal(unix.SIGTERM) }
-	child.Stdin, child.Stdout, child.Stderr = os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr()
-	child.Env = append(os.Environ(), "DOCKER_CONFIG="+dir, "KO_DOCKER_REPO="+registry)
-	err = child.Run()
-	var exited *exec.ExitError
-	if errors.As(err, &exited) && exited.ExitCode() > 0 {
-		return exitCode(exited.ExitCode())
-	}
-	if err != nil {
-		return fmt.Errorf("run %s: %w", command[0], err)
-	}
-	return nil
+	return runChild(ctx, cmd, command, "DOCKER_CONFIG="+dir, "KO_DOCKER_REPO="+registry)
 }

@@ -99,7 +99,7 @@ func newRoot() *cobra.Command {
 	addClusterCommands(root, markService(newUp()), markService(newNode()), newToken(), newKubeconfig(), newExplain(), markService(newPage()),
 		newDoctor(), newKubectl(), newImages(), newSnapshot(), newUpgrade())
 	root.AddCommand(markService(newKubelet()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
-		newRun(), newVersion(), newSetup(), newNodeProcess())
+		newRun(), newPool(), newVersion(), newSetup(), newNodeProcess())
 	addReference(root)
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {

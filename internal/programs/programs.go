@@ -22,6 +22,15 @@ func Dir() (string, error) {
 	return dirOf(self), nil
 }
 
+// DirOf is Dir for the program berth at a path, which may be a symbolic link.
+func DirOf(berth string) (string, error) {
+	program, err := filepath.EvalSymlinks(berth)
+	if err != nil {
+		return "", fmt.Errorf("find the directory of %s's programs: %w", berth, err)
+	}
+	return dirOf(program), nil
+}
+
 func dirOf(self string) string {
 	beside := filepath.Dir(self)
 	if has(beside) {

@@ -1,4 +1,4 @@
-package berthtest
+package disposable
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/up/savedcluster"
 )
 
@@ -23,9 +24,13 @@ type base struct {
 
 // baseOf returns the base of the programs beside berth, and of flags of `berth up`. It need not exist.
 func baseOf(root, berth string, args []string) (base, error) {
+	dir, err := programs.DirOf(berth)
+	if err != nil {
+		return base{}, err
+	}
 	hash := sha256.New()
-	for _, program := range []string{"berth", "berth-controlplane", "berth-supervisor", "containerd"} {
-		program, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(berth), program))
+	for _, program := range []string{berth, filepath.Join(dir, "berth-controlplane"), filepath.Join(dir, "berth-supervisor"), filepath.Join(dir, "containerd")} {
+		program, err := filepath.EvalSymlinks(program)
 		if err != nil {
 			return base{}, fmt.Errorf("find the programs: %w", err)
 		}
@@ -51,12 +56,12 @@ func (b base) flags() []string {
 
 // save makes the base of a cluster that has just started, and deletes those that no test has used for long. That another process does the same
 // is no error.
-func (b base) save(ctx context.Context, r *running) error {
+func (b base) save(ctx context.Context, c *Cluster) error {
 	store := savedcluster.New(b.dir)
 	if _, err := store.Get(b.name); err == nil {
 		return nil
 	}
-	_, err := r.run(ctx, "snapshot", "save", b.name, "--snapshots", b.dir)
+	_, err := c.Run(ctx, "snapshot", "save", b.name, "--snapshots", b.dir)
 	if _, getErr := store.Get(b.name); getErr == nil {
 		err = nil
 	}

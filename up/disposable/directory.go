@@ -1,4 +1,4 @@
-package berthtest
+package disposable
 
 import (
 	"errors"
@@ -23,10 +23,10 @@ type directory struct {
 	lock *os.File // held as long as this process uses the directory
 }
 
-// root is the directory of this user's clusters.
-func root() string { return filepath.Join(os.TempDir(), "berthtest-"+strconv.Itoa(os.Getuid())) }
+// Root is the directory of this user's clusters.
+func Root() string { return filepath.Join(os.TempDir(), "berthtest-"+strconv.Itoa(os.Getuid())) }
 
-// makeDirectory makes a directory for a cluster below root, and removes those of test processes that were killed.
+// makeDirectory makes a directory for a cluster below root, and removes those of processes that were killed.
 func makeDirectory(root string) (*directory, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory for clusters: %w", err)

@@ -1,4 +1,4 @@
-package berthtest
+package disposable
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func startProcess(program string, args []string, onLine func(string)) (*process,
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
-	go contain.Guard("berthtest.process", program, func() {
+	go contain.Guard("disposable.process", program, func() {
 		// The parent-death signal follows the thread that forked, which must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()

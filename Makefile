@@ -106,8 +106,17 @@ integration: build thirdparty ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: envtest
-envtest: build ## run controller-runtime's own suites on clusters of berthtest.Environment: ARGS='-packages client,cache' (root)
-	@cd test/envtest && $(GO) run . -bin $(BIN) $(ARGS)
+envtest: build ## run controller-runtime's own suites with berthtest.Environment, the API server alone and whole clusters: ARGS='-packages client' (root)
+	@cd test/envtest && $(GO) run . -bin $(BIN) -api-only $(ARGS) && $(GO) run . -bin $(BIN) $(ARGS)
+
+.PHONY: kubebuilder
+kubebuilder: build ## make a project by kubebuilder, and run its suites with berthtest in the place of envtest (root)
+	@cd test/thirdparty/kubebuilder && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
+	@./hack/kubebuilder.sh $(BIN)
+
+.PHONY: kill-tests
+kill-tests: build ## kill a Go test with a cluster at 100 random moments, KILLS=…: nothing may be left (root; 10 minutes)
+	@$(GO) test -tags integration -count=1 -timeout 2h -v -run '^TestKilledTestLeavesNothing$$' ./berthtest -kills $(or $(KILLS),100)
 
 .PHONY: envtest-upstream
 envtest-upstream: build ## run the same suites with envtest's own etcd and kube-apiserver (10 minutes to build these the first time)
@@ -204,6 +213,11 @@ ARCH ?= $(HOST_ARCH)
 dist: build ## make packages: bin/dist/berth_….deb, .rpm, .tar.gz, SHA256SUMS (ARCH=arm64 builds for that processor; root)
 	@if [ $(ARCH) = $(HOST_ARCH) ]; then ./hack/dist.sh $(BIN) $(ARCH) $(VERSION) $(BIN)/dist; else \
 		./hack/cross.sh $(ARCH) $(BIN)/$(ARCH) $(VERSION) $(COMMIT) && ./hack/dist.sh $(BIN)/$(ARCH) $(ARCH) $(VERSION) $(BIN)/dist; fi
+
+.PHONY: dist-check
+dist-check: ## check the packages of make dist: contents, and installed on a small Debian; and start each program, ARCH=arm64 by qemu (root)
+	@if [ $(ARCH) = $(HOST_ARCH) ]; then ./hack/smoke.sh $(BIN) $(ARCH) $(VERSION); else ./hack/smoke.sh $(BIN)/$(ARCH) $(ARCH) $(VERSION); fi
+	@./hack/dist-check.sh $(BIN)/dist $(ARCH)
 
 .PHONY: reproducible
 reproducible: ## build twice, in two directories, and compare: ARGS='berth berth-controlplane' (committed files only)

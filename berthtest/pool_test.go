@@ -68,7 +68,7 @@ func TestPool(t *testing.T) {
 	require.Empty(t, sockets)
 }
 
-// useCluster starts a cluster that nobody has used.
+// useCluster starts a cluster and checks that it is new.
 func useCluster(t *testing.T) *berthtest.Cluster {
 	began := time.Now()
 	c := berthtest.Start(t)

@@ -56,15 +56,15 @@ type currentKubelet struct {
 // startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
+	c.kubelet.Store(&u.kubelet)
+	c.superviseIn(u.node, "explain socket", c.newTimelineServer) // by it commands know that the cluster runs
 	if c.config.APIOnly {
 		return u, nil
 	}
-	c.kubelet.Store(&u.kubelet)
 	if c.config.Member == nil {
 		c.superviseIn(u.node, "timeline", c.newAPIWatch)
 	}
 	c.superviseIn(u.node, "stage metrics", c.newStageMetrics)
-	c.superviseIn(u.node, "explain socket", c.newTimelineServer)
 	if tracing.Enabled(os.Getenv) {
 		var err error
 		if u.tracing, err = tracing.FromEnvironment(ctx, "berth", traces.IDs()); err != nil {

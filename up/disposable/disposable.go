@@ -21,7 +21,7 @@ import (
 	"github.com/berth-dev/berth/up/isolate"
 )
 
-// stopTimeout bounds an orderly stop of a cluster that nobody uses, and the removal of what a killed one leaves.
+// stopTimeout bounds the stop of a cluster whose start failed, and the removal of what a killed one leaves.
 const stopTimeout = 2 * time.Minute
 
 // Config says how clusters start. Berth and Root are required.

@@ -77,7 +77,7 @@ func NewPool(ctx context.Context, size int, dir string, start func(ctx context.C
 	return p, nil
 }
 
-// fill starts clusters until the pool is closed. A failed start is reported to whoever takes it, so that failures do not repeat for nobody.
+// fill starts clusters until the pool is closed. A failed start is reported to the next client, so that failures do not repeat without one.
 func (p *Pool) fill() {
 	for p.ctx.Err() == nil {
 		var next started
@@ -96,7 +96,7 @@ func (p *Pool) fill() {
 // Filled is closed once as many clusters have been started as the pool has, whether they were taken or not.
 func (p *Pool) Filled() <-chan struct{} { return p.filled }
 
-// discard ends a cluster that nobody has taken. What it leaves is removed by the next start.
+// discard ends a cluster that is not used any more. What it leaves is removed by the next start.
 func (s started) discard() {
 	if s.cluster != nil {
 		_ = s.cluster.End(0)
@@ -137,7 +137,7 @@ func (p *Pool) serve(conn net.Conn) {
 	}
 	reply := json.NewEncoder(conn)
 	if next.err != nil {
-		_ = reply.Encode(offer{Error: next.err.Error()}) // if nobody reads it, nobody misses it
+		_ = reply.Encode(offer{Error: next.err.Error()}) // a client that has gone away misses nothing
 		return
 	}
 	c := next.cluster

@@ -1,25 +1,16 @@
 package cpus
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"path/filepath"
 
 	"k8s.io/utils/cpuset"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
-	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/kubelet/resources/checkpoint"
 )
 
 // StateFile is the name of the state file in the kubelet's directory.
 const StateFile = "cpu_manager_state"
-
-// maxStateSize is the largest size of the file: some hundred bytes a container.
-const maxStateSize = 16 << 20
 
 // state is what was decided: the shared pool, and the CPUs of containers that have their own, by the Pod's UID and the
 // container's name.
@@ -63,11 +54,8 @@ type fileContent struct {
 	PolicyName    string                       `json:"policyName"`
 	DefaultCPUSet string                       `json:"defaultCpuSet"`
 	Entries       map[string]map[string]string `json:"entries,omitempty"`
-	Checksum      sum                          `json:"checksum"`
+	Checksum      checkpoint.Sum               `json:"checksum"`
 }
-
-// sum is a checksum.
-type sum uint64
 
 // Names of upstream's type: the first is that of files that it writes, the second that of some releases.
 const (
@@ -75,42 +63,36 @@ const (
 	upstreamTypeAlt = "(*state.CPUManagerCheckpointV2)"
 )
 
-func (c *fileContent) checksum(name string) sum {
+var _ checkpoint.Content = (*fileContent)(nil)
+
+// Policy implements checkpoint.Content.
+func (c *fileContent) Policy() string { return c.PolicyName }
+
+// Stored implements checkpoint.Content.
+func (c *fileContent) Stored() checkpoint.Sum { return c.Checksum }
+
+// Sums implements checkpoint.Content.
+func (c *fileContent) Sums() []checkpoint.Sum {
+	return []checkpoint.Sum{c.checksum(upstreamType), c.checksum(upstreamTypeAlt)}
+}
+
+// Check implements checkpoint.Content.
+func (c *fileContent) Check() error {
+	_, err := c.state()
+	return err
+}
+
+func (c *fileContent) checksum(name string) checkpoint.Sum {
 	content := *c
 	content.Checksum = 0
 	if content.Entries == nil {
 		content.Entries = map[string]map[string]string{}
 	}
-	return sum(checkpoint.Checksum(&content, "(*cpus.fileContent)", name, "(cpus.sum)", "(checksum.Checksum)"))
+	return checkpoint.Sum(checkpoint.Checksum(&content, "(*cpus.fileContent)", name))
 }
 
-// readState reads the file of a policy. found is false if there is none.
-func readState(dir, policy string) (s state, found bool, err error) {
-	path := filepath.Join(dir, StateFile)
-	data, err := statefile.Read(path, maxStateSize)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, false, nil
-	}
-	if err == nil {
-		s, err = parseState(data, policy)
-	}
-	if err != nil {
-		return s, false, fmt.Errorf("read the CPU manager's state %s: %w; drain the node and remove the file", path, err)
-	}
-	return s, true, nil
-}
-
-func parseState(data []byte, policy string) (s state, err error) {
-	var c fileContent
-	if err := json.Unmarshal(data, &c); err != nil {
-		return s, fmt.Errorf("not a state: %w", err)
-	}
-	if want := c.checksum(upstreamType); c.Checksum != 0 && c.Checksum != want && c.Checksum != c.checksum(upstreamTypeAlt) {
-		return s, fmt.Errorf("its checksum is %d, that of its content is %d", c.Checksum, want)
-	}
-	if c.PolicyName != policy {
-		return s, fmt.Errorf("configured policy %q differs from state checkpoint policy %q", policy, c.PolicyName)
-	}
+// state returns what the file says.
+func (c *fileContent) state() (s state, err error) {
 	if s.shared, err = cpuset.Parse(c.DefaultCPUSet); err != nil {
 		return s, fmt.Errorf("shared CPUs %q: %w", c.DefaultCPUSet, err)
 	}
@@ -126,6 +108,20 @@ func parseState(data []byte, policy string) (s state, err error) {
 	return s, nil
 }
 
+func stateFile(dir string) checkpoint.File {
+	return checkpoint.File{Dir: dir, Name: StateFile, Manager: "CPU manager"}
+}
+
+// readState reads the file of a policy. found is false if there is none.
+func readState(dir, policy string) (s state, found bool, err error) {
+	var c fileContent
+	if found, err = stateFile(dir).Read(policy, &c); err != nil || !found {
+		return s, false, err
+	}
+	s, err = c.state()
+	return s, true, err
+}
+
 // writeState replaces the file.
 func writeState(dir, policy string, s state) error {
 	c := fileContent{PolicyName: policy, DefaultCPUSet: s.shared.String(), Entries: map[string]map[string]string{}}
@@ -136,12 +132,5 @@ func writeState(dir, policy string, s state) error {
 		}
 	}
 	c.Checksum = c.checksum(upstreamType)
-	data, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(filepath.Join(dir, StateFile), data, 0o600); err != nil {
-		return fmt.Errorf("write the CPU manager's state: %w", err)
-	}
-	return nil
+	return stateFile(dir).Write(&c)
 }

@@ -78,8 +78,7 @@ func (m *Manager) Open() error {
 	if m.config.Static {
 		set, err := m.checkState(newNodes(m.topology, m.config.Reserved))
 		if err != nil {
-			return fmt.Errorf("the memory manager's state %s/%s does not match: %w; drain the node and remove the file",
-				m.config.Dir, StateFile, err)
+			return stateFile(m.config.Dir).Mismatch(err)
 		}
 		changed = changed || set
 	}

@@ -1,25 +1,16 @@
 package memory
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
-	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/kubelet/resources/checkpoint"
 )
 
 // StateFile is the name of the state file in the kubelet's directory.
 const StateFile = "memory_manager_state"
-
-// maxStateSize is the largest size of the file: some hundred bytes a container.
-const maxStateSize = 16 << 20
 
 // The types below are the content of the state file. The names of their fields, and their order, are part of the checksum.
 
@@ -54,14 +45,11 @@ type assignments map[string]map[string][]Block
 
 // fileContent is the content of the file.
 type fileContent struct {
-	PolicyName   string      `json:"policyName"`
-	MachineState nodeMap     `json:"machineState"`
-	Entries      assignments `json:"entries,omitempty"`
-	Checksum     sum         `json:"checksum"`
+	PolicyName   string         `json:"policyName"`
+	MachineState nodeMap        `json:"machineState"`
+	Entries      assignments    `json:"entries,omitempty"`
+	Checksum     checkpoint.Sum `json:"checksum"`
 }
-
-// sum is a checksum.
-type sum uint64
 
 // Names of upstream's type: the first is that of files that it writes, the second that of some releases.
 const (
@@ -69,7 +57,35 @@ const (
 	upstreamTypeAlt = "(*state.MemoryManagerCheckpointV1)"
 )
 
-func (c *fileContent) checksum(name string) sum {
+var _ checkpoint.Content = (*fileContent)(nil)
+
+// Policy implements checkpoint.Content.
+func (c *fileContent) Policy() string { return c.PolicyName }
+
+// Stored implements checkpoint.Content.
+func (c *fileContent) Stored() checkpoint.Sum { return c.Checksum }
+
+// Sums implements checkpoint.Content.
+func (c *fileContent) Sums() []checkpoint.Sum {
+	return []checkpoint.Sum{c.checksum(upstreamType), c.checksum(upstreamTypeAlt)}
+}
+
+// Check implements checkpoint.Content.
+func (c *fileContent) Check() error {
+	for id, node := range c.MachineState {
+		if node == nil {
+			return fmt.Errorf("NUMA node %d has no content", id)
+		}
+		for kind, t := range node.MemoryMap {
+			if t == nil {
+				return fmt.Errorf("%s of NUMA node %d has no content", kind, id)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *fileContent) checksum(name string) checkpoint.Sum {
 	content := *c
 	content.Checksum = 0
 	if content.Entries == nil {
@@ -78,7 +94,7 @@ func (c *fileContent) checksum(name string) sum {
 	if content.MachineState == nil {
 		content.MachineState = nodeMap{}
 	}
-	return sum(checkpoint.Checksum(&content, "(*memory.fileContent)", name, "(memory.sum)", "(checksum.Checksum)",
+	return checkpoint.Sum(checkpoint.Checksum(&content, "(*memory.fileContent)", name,
 		"(memory.nodeMap)", "(state.NUMANodeMap)", "(*memory.nodeState)", "(*state.NUMANodeState)",
 		"*memory.table", "*state.MemoryTable", "(memory.assignments)", "(state.ContainerMemoryAssignments)",
 		"memory.Block", "state.Block"))
@@ -109,56 +125,22 @@ func (s state) clone() state {
 	return out
 }
 
-// readState reads the file of a policy. found is false if there is none.
-func readState(dir, policy string) (s state, found bool, err error) {
-	path := filepath.Join(dir, StateFile)
-	data, err := statefile.Read(path, maxStateSize)
-	if errors.Is(err, fs.ErrNotExist) {
-		return state{}.clone(), false, nil
-	}
-	if err == nil {
-		s, err = parseState(data, policy)
-	}
-	if err != nil {
-		return s, false, fmt.Errorf("read the memory manager's state %s: %w; drain the node and remove the file", path, err)
-	}
-	return s, true, nil
+func stateFile(dir string) checkpoint.File {
+	return checkpoint.File{Dir: dir, Name: StateFile, Manager: "memory manager"}
 }
 
-func parseState(data []byte, policy string) (s state, err error) {
+// readState reads the file of a policy. found is false if there is none.
+func readState(dir, policy string) (s state, found bool, err error) {
 	var c fileContent
-	if err := json.Unmarshal(data, &c); err != nil {
-		return s, fmt.Errorf("not a state: %w", err)
+	if found, err = stateFile(dir).Read(policy, &c); err != nil || !found {
+		return state{}.clone(), false, err
 	}
-	if want := c.checksum(upstreamType); c.Checksum != 0 && c.Checksum != want && c.Checksum != c.checksum(upstreamTypeAlt) {
-		return s, fmt.Errorf("its checksum is %d, that of its content is %d", c.Checksum, want)
-	}
-	if c.PolicyName != policy {
-		return s, fmt.Errorf("configured policy %q differs from state checkpoint policy %q", policy, c.PolicyName)
-	}
-	for id, node := range c.MachineState {
-		if node == nil {
-			return s, fmt.Errorf("NUMA node %d has no content", id)
-		}
-		for kind, t := range node.MemoryMap {
-			if t == nil {
-				return s, fmt.Errorf("%s of NUMA node %d has no content", kind, id)
-			}
-		}
-	}
-	return state{nodes: c.MachineState, given: c.Entries}.clone(), nil
+	return state{nodes: c.MachineState, given: c.Entries}.clone(), true, nil
 }
 
 // writeState replaces the file.
 func writeState(dir, policy string, s state) error {
 	c := fileContent{PolicyName: policy, MachineState: s.nodes, Entries: s.given}
 	c.Checksum = c.checksum(upstreamType)
-	data, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(filepath.Join(dir, StateFile), data, 0o600); err != nil {
-		return fmt.Errorf("write the memory manager's state: %w", err)
-	}
-	return nil
+	return stateFile(dir).Write(&c)
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/resources/claims"
 	"github.com/berth-dev/berth/kubelet/resources/devices"
 )
@@ -50,7 +51,14 @@ func (m *Manager) UnpreparePod(ctx context.Context, uid types.UID) error {
 // Devices returns how many devices of each resource the node has, and how many of them containers may get.
 func (m *Manager) Devices() (capacity, allocatable corev1.ResourceList) { return m.devices.Resources() }
 
-// DeviceStatus returns the health of a container's devices, for the status of its Pod.
-func (m *Manager) DeviceStatus(uid types.UID, container string) []corev1.ResourceStatus {
-	return m.devices.Status(string(uid), container)
+// DeviceStatus returns the health of a container's devices, those of plugins and those of claims, for the status of its Pod.
+func (m *Manager) DeviceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
+	out := m.devices.Status(string(pod.UID), container)
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return out
+	}
+	if c, _ := podutil.FindContainer(&pod.Spec, container); c != nil {
+		out = append(out, m.claims.Status(pod, c)...)
+	}
+	return out
 }

@@ -18,7 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -36,7 +38,10 @@ func one() resource.Quantity { return resource.MustParse("1") }
 // driver is a DRA driver of the test's own process, with a real server on a real socket.
 type driver struct {
 	draapi.UnsafeDRAPluginServer
+	healthapi.UnsafeDRAResourceHealthServer
 	fail error
+	// reports are those of the health of its devices.
+	reports chan []*healthapi.DeviceHealth
 
 	mu    sync.Mutex // guards calls
 	calls []string
@@ -79,17 +84,23 @@ type fixture struct {
 	root   string
 	client *fake.Clientset
 	driver *driver
+	clock  clock.Clock
+	// changed are the Pods of whose devices the health has changed.
+	changed chan types.UID
 }
+
+func (f *fixture) healthChanged(uid types.UID) { f.changed <- uid }
 
 func newFixture(t *testing.T) *fixture {
 	root, err := os.MkdirTemp("", "claims") // t.TempDir may be too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
-	f := &fixture{t: t, root: root, client: fake.NewClientset(), driver: &driver{}}
+	f := &fixture{t: t, root: root, client: fake.NewClientset(), driver: &driver{reports: make(chan []*healthapi.DeviceHealth)}, changed: make(chan types.UID, 100)}
 	listener, err := net.Listen("unix", filepath.Join(root, "dra.sock"))
 	require.NoError(t, err)
 	server := grpc.NewServer()
 	draapi.RegisterDRAPluginServer(server, f.driver)
+	healthapi.RegisterDRAResourceHealthServer(server, f.driver)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); <-done })
@@ -100,7 +111,7 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) restart() {
 	f.t.Helper()
 	var err error
-	f.Manager, err = claims.New(claims.Deps{Client: f.client}, claims.Config{Root: f.root, NodeName: "node"})
+	f.Manager, err = claims.New(claims.Deps{Client: f.client, OnHealthChanged: f.healthChanged, Clock: f.clock}, claims.Config{Root: f.root, NodeName: "node"})
 	require.NoError(f.t, err)
 	require.NoError(f.t, f.Open())
 }

@@ -35,6 +35,8 @@ type driver struct {
 	client  draapi.DRAPluginClient
 	// wipe removes its ResourceSlices some time after its last socket is gone.
 	wipe *delay.Call
+	// watch has the health of its devices; nil while it has no socket.
+	watch *healthWatch
 }
 
 type connection struct {
@@ -92,6 +94,7 @@ func (m *Manager) Register(_ context.Context, found pluginmanager.Plugin) error 
 	d.remove(found.Endpoint)
 	d.sockets = append(d.sockets, c)
 	d.client = c.client
+	m.watchHealth(found.Name, d)
 	m.wake.Notify()
 	return nil
 }
@@ -104,7 +107,11 @@ func (m *Manager) Deregister(_ context.Context, gone pluginmanager.Plugin) error
 	if d == nil {
 		return nil
 	}
+	newest := len(d.sockets) > 0 && d.sockets[len(d.sockets)-1].endpoint == gone.Endpoint
 	d.remove(gone.Endpoint)
+	if newest {
+		m.forgetHealth(gone.Name, d)
+	}
 	if d.client == nil && d.wipe == nil {
 		d.wipe = delay.After(m.deps.Clock, wipeDelay, func() { m.wipe(gone.Name, d) })
 	}
@@ -155,6 +162,9 @@ func (m *Manager) closeDrivers() {
 	for _, d := range m.drivers {
 		if d.wipe != nil {
 			d.wipe.Stop()
+		}
+		if d.watch != nil {
+			d.watch.stop()
 		}
 		for _, c := range d.sockets {
 			_ = c.conn.Close()

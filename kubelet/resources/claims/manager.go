@@ -28,8 +28,10 @@ import (
 type Deps struct {
 	// Client reads ResourceClaims and deletes ResourceSlices of drivers that are gone.
 	Client kubernetes.Interface
-	Clock  clock.Clock
-	Logger *slog.Logger
+	// OnHealthChanged is called for each Pod of whose devices one has another health than before. It must not block.
+	OnHealthChanged func(uid types.UID)
+	Clock           clock.Clock
+	Logger          *slog.Logger
 }
 
 // Config holds the values of a Manager.
@@ -52,12 +54,18 @@ type Manager struct {
 	busy map[key]chan struct{}
 	// orphans are Pods that ended while no kubelet ran, and whose claims are still prepared.
 	orphans map[types.UID]bool
+	// running is the context of the watches of health, nil before Start; watches counts them.
+	running context.Context //nolint:containedctx // drivers register by calls that end sooner
+	watches sync.WaitGroup
 }
 
 // New returns a Manager. Open comes before all other methods.
 func New(deps Deps, config Config) (*Manager, error) {
 	if deps.Client == nil {
 		return nil, errors.New("claims: Deps.Client is required")
+	}
+	if deps.OnHealthChanged == nil {
+		return nil, errors.New("claims: Deps.OnHealthChanged is required")
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -148,7 +156,7 @@ func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, name string) err
 	if err != nil || c.prepared {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.DriverState)) {
+	for _, name := range c.driverNames() {
 		devices, err := m.ask(ctx, name, c)
 		if err != nil {
 			return err
@@ -160,6 +168,11 @@ func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, name string) err
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.prepared = true
+	for name := range c.DriverState {
+		if d := m.drivers[name]; d != nil && d.watch != nil {
+			m.scheduleExpiry(name, d.watch)
+		}
+	}
 	return m.save()
 }
 
@@ -278,7 +291,7 @@ func (m *Manager) unprepare(ctx context.Context, k key, uid types.UID) error {
 		defer m.mu.Unlock()
 		return m.save()
 	}
-	names := slices.Sorted(maps.Keys(c.DriverState))
+	names := c.driverNames()
 	m.mu.Unlock()
 	for _, name := range names {
 		if err := m.askBack(ctx, name, c); err != nil {
@@ -327,14 +340,21 @@ func (m *Manager) Retain(has func(uid types.UID) bool) {
 	m.wake.Notify()
 }
 
-// Start unprepares the claims of Pods that ended while no kubelet ran, and removes the ResourceSlices of drivers that are gone, until
-// ctx ends.
+// Start unprepares the claims of Pods that ended while no kubelet ran, removes the ResourceSlices of drivers that are gone, and
+// watches the health of their devices, until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
+	m.mu.Lock()
+	m.running = ctx
+	for name, d := range m.drivers {
+		m.watchHealth(name, d)
+	}
+	m.mu.Unlock()
+	defer m.watches.Wait()
+	defer m.closeDrivers()
 	for {
 		select {
 		case <-m.wake.C():
 		case <-ctx.Done():
-			m.closeDrivers()
 			return nil
 		}
 		m.mu.Lock()

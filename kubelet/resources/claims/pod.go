@@ -94,7 +94,7 @@ func (m *Manager) devices(pod *corev1.Pod, c *corev1.Container) (out []Device, e
 			err = fmt.Errorf("container %q: ResourceClaim %s/%s is not prepared", c.Name, pod.Namespace, name)
 			continue
 		}
-		for _, driver := range slices.Sorted(maps.Keys(held.DriverState)) {
+		for _, driver := range held.driverNames() {
 			for _, d := range held.DriverState[driver].Devices {
 				if d.serves(wanted[name]) {
 					out = append(out, Device{

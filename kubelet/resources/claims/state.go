@@ -40,6 +40,9 @@ type claim struct {
 	prepared bool
 }
 
+// driverNames returns the names of the drivers, sorted.
+func (c *claim) driverNames() []string { return slices.Sorted(maps.Keys(c.DriverState)) }
+
 type driverState struct{ Devices []device }
 
 // device is what a driver has responded for one device.

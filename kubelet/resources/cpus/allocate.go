@@ -1,6 +1,10 @@
 package cpus
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/cpuset"
@@ -113,6 +117,7 @@ func (m *Manager) Allocate(pod *corev1.Pod, c *corev1.Container, hint hints.Hint
 	aligned := m.metrics.Aligned
 	if err != nil {
 		m.metrics.CPUErrors.Inc()
+		m.metrics.CountError(metrics.ResourceCPU)
 		aligned = m.metrics.AlignFailures
 	}
 	if m.config.Options.FullCores {
@@ -130,6 +135,9 @@ func (m *Manager) allocate(pod *corev1.Pod, c *corev1.Container, n int, nodes hi
 		return nil
 	}
 	free := m.free().Union(m.reusable)
+	if n > free.Size() {
+		return fmt.Errorf("[cpumanager] not enough CPUs are free: %d requested, free are %s", n, m.describe(free))
+	}
 	taken := cpuset.New()
 	if nodes != 0 {
 		aligned := m.inNodes(free, nodes)
@@ -145,11 +153,24 @@ func (m *Manager) allocate(pod *corev1.Pod, c *corev1.Container, n int, nodes hi
 	taken = taken.Union(rest)
 	m.draft.shared = m.draft.shared.Difference(taken)
 	m.draft.set(string(pod.UID), c.Name, taken)
+	m.metrics.CountAllocation(metrics.ResourceCPU, 1)
 	if m.inOneCache(taken) {
 		m.metrics.Aligned.WithLabelValues(metrics.ScopeContainer, metrics.BoundaryCache).Inc()
 	}
 	m.reuse(pod, c, taken)
 	return nil
+}
+
+// describe returns how many CPUs there are, by their NUMA nodes.
+func (m *Manager) describe(cpus cpuset.CPUSet) string {
+	if cpus.IsEmpty() {
+		return "0"
+	}
+	parts := []string{}
+	for _, node := range m.topology.CPUNodes().List() {
+		parts = append(parts, fmt.Sprintf("%s on NUMA node %d", cmp.Or(cpus.Intersection(m.topology.InNodes(node)).String(), "none"), node))
+	}
+	return fmt.Sprintf("%d (%s)", cpus.Size(), strings.Join(parts, ", "))
 }
 
 // checkCores rejects a number of CPUs that does not fill cores, if only whole ones are given.

@@ -180,7 +180,7 @@ func TestContainersReuseTheCPUsOfInitContainers(t *testing.T) {
 func TestAPodThatDoesNotFitChangesNothing(t *testing.T) {
 	m := newManager(t, machinetest.New(1, 1, 4, 1), nil)
 	err := admit(m, podOf("p", container("a", "2"), container("b", "2")))
-	require.EqualError(t, err, "not enough CPUs are free: 2 requested, 1 free (3)")
+	require.EqualError(t, err, "[cpumanager] not enough CPUs are free: 2 requested, free are 1 (3 on NUMA node 0)")
 	require.Equal(t, "0-3", m.Shared().String())
 	require.NoError(t, admit(m, podOf("q", container("c", "3"))))
 }

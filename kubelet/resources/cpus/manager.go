@@ -83,9 +83,11 @@ func (m *Manager) Open() error {
 	m.state = read
 	if m.config.Static {
 		if err := m.checkState(); err != nil {
-			return fmt.Errorf("the CPU manager's state %s/%s does not match: %w; drain the node and remove the file",
-				m.config.Dir, StateFile, err)
+			return stateFile(m.config.Dir).Mismatch(err)
 		}
+	}
+	if m.config.Static {
+		m.metrics.ShowCPUs()
 	}
 	m.count()
 	if found && m.state.shared.Equals(read.shared) {

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
+	"github.com/berth-dev/berth/kubelet/resources/metrics"
 )
 
 // managed reports whether the Pod's containers get memory of chosen nodes.
@@ -120,6 +121,7 @@ func (m *Manager) Allocate(pod *corev1.Pod, c *corev1.Container, hint hints.Hint
 	m.metrics.MemoryRequests.Inc()
 	if err := m.allocate(pod, c, hint); err != nil {
 		m.metrics.MemoryErrors.Inc()
+		m.metrics.CountError(metrics.ResourceMemory)
 		return err
 	}
 	return nil
@@ -147,6 +149,7 @@ func (m *Manager) allocate(pod *corev1.Pod, c *corev1.Container, hint hints.Hint
 		m.draft.given[uid] = map[string][]Block{}
 	}
 	m.draft.given[uid][c.Name] = blocks
+	m.metrics.CountAllocation(metrics.ResourceMemory, len(blocks))
 	m.shrinkInits(pod, c, blocks)
 	return nil
 }

@@ -13,6 +13,14 @@ const (
 	BoundaryCache  = "uncore_cache"
 )
 
+// Values of the labels of Allocations, AllocationErrors and Assignments.
+const (
+	ResourceCPU    = "cpu"
+	ResourceMemory = "memory"
+	sourceNode     = "node"
+	exclusiveNode  = "node_exclusive"
+)
+
 // Metrics are the metrics of all managers. It has many fields because each is a metric of its own.
 type Metrics struct {
 	CPURequests, CPUErrors, MemoryRequests, MemoryErrors prometheus.Counter
@@ -29,6 +37,9 @@ type Metrics struct {
 	// DeviceRegistrations and DeviceAllocation have the label resource_name.
 	DeviceRegistrations *prometheus.CounterVec
 	DeviceAllocation    *prometheus.HistogramVec
+	// Allocations, AllocationErrors and Assignments are those of resources of their own that containers get of the node; a container
+	// has one assignment of a resource, and one allocation of each kind of it.
+	Allocations, AllocationErrors, Assignments *prometheus.CounterVec
 	// PodResources counts the requests of podresources clients, by their kind and the API's version.
 	PodResources map[string]*prometheus.CounterVec
 }
@@ -56,6 +67,37 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "kubelet", Name: name, Help: help}, labels)
 }
 
+// managerCounters returns counters of all resource managers.
+func managerCounters(name, help, label string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "resource_manager", Name: name, Help: help}, []string{"resource_name", label})
+}
+
+// CountAllocation counts what a container has got of a resource: so many allocations, which are one assignment.
+func (m *Metrics) CountAllocation(resource string, allocations int) {
+	m.Allocations.WithLabelValues(resource, sourceNode).Add(float64(allocations))
+	m.Assignments.WithLabelValues(resource, exclusiveNode).Inc()
+}
+
+// CountError counts a failure to give a container a resource.
+func (m *Metrics) CountError(resource string) {
+	m.AllocationErrors.WithLabelValues(resource, sourceNode).Inc()
+}
+
+// ShowNodes makes the counts of NUMA alignment appear before the first admission.
+func (m *Metrics) ShowNodes() {
+	for _, scope := range []string{ScopeContainer, ScopePod} {
+		m.Aligned.WithLabelValues(scope, BoundaryNode)
+		m.AlignFailures.WithLabelValues(scope, BoundaryNode)
+	}
+}
+
+// ShowCPUs makes the counts of the alignment of CPUs appear before the first admission.
+func (m *Metrics) ShowCPUs() {
+	m.Aligned.WithLabelValues(ScopeContainer, BoundaryCore)
+	m.AlignFailures.WithLabelValues(ScopeContainer, BoundaryCore)
+	m.Aligned.WithLabelValues(ScopeContainer, BoundaryCache)
+}
+
 // New returns the metrics, all at zero.
 func New() *Metrics {
 	m := &Metrics{
@@ -81,7 +123,10 @@ func New() *Metrics {
 			Namespace: "kubelet", Name: "device_plugin_alloc_duration_seconds", Help: "Seconds that a device plugin needs for a request to allocate.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"resource_name"}),
-		PodResources: map[string]*prometheus.CounterVec{},
+		Allocations:      managerCounters("allocations_total", "Allocations of resources that one container has for itself.", "source"),
+		AllocationErrors: managerCounters("allocation_errors_total", "Allocations of resources for one container that failed.", "source"),
+		Assignments:      managerCounters("container_assignments", "Containers that have got resources, by the kind of the assignment.", "assignment_type"),
+		PodResources:     map[string]*prometheus.CounterVec{},
 	}
 	for _, kind := range []string{RequestsTotal, RequestsList, RequestsGetAllocatable, RequestsGet, ErrorsList, ErrorsGetAllocatable, ErrorsGet} {
 		m.PodResources[kind] = counters("pod_resources_endpoint_"+kind, "Requests to the podresources socket ("+kind+").", "server_api_version")
@@ -94,6 +139,7 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	all := []prometheus.Collector{
 		m.CPURequests, m.CPUErrors, m.MemoryRequests, m.MemoryErrors, m.SharedPool, m.ExclusiveCPUs, m.CPUsByNode, m.Aligned,
 		m.AlignFailures, m.TopologyRequests, m.TopologyErrors, m.TopologyDuration, m.DeviceRegistrations, m.DeviceAllocation,
+		m.Allocations, m.AllocationErrors, m.Assignments,
 	}
 	for _, c := range m.PodResources {
 		all = append(all, c)

@@ -15,6 +15,9 @@ const (
 	reasonPreempting   = "Preempting"
 	reasonTerminated   = "Terminated"
 	reasonNodeShutdown = "NodeShutdown"
+	reasonUnexpected   = "UnexpectedAdmissionError"
+	reasonTopology     = "TopologyAffinityError"
+	reasonSMTAlignment = "SMTAlignmentError"
 )
 
 // podEndedByNode explains a Pod that its node has ended or rejected for the sake of others, because a resource is short, because
@@ -48,10 +51,31 @@ func podEndedByNode(f *facts) *finding {
 		found.verdict = "was rejected by " + node + ", whose machine was shutting down: " + message
 		found.remedy = "create the Pod again when the node is ready"
 		found.next = "berth explain node/" + f.pod.Spec.NodeName
+	case reasonUnexpected, reasonTopology, reasonSMTAlignment:
+		describeRejection(f, found, message)
+		found.remedy += again
 	default:
 		return nil
 	}
 	return found
+}
+
+// describeRejection explains a Pod that cannot have CPUs, memory or devices of its own on its node. The message names the manager that
+// has rejected it, and what was free.
+func describeRejection(f *facts, found *finding, message string) {
+	found.next = "berth kubectl describe node " + f.pod.Spec.NodeName
+	message = strings.TrimSuffix(strings.TrimPrefix(message, "Allocate failed due to "), ", which is unexpected")
+	switch found.reason {
+	case reasonTopology:
+		found.verdict = fmt.Sprintf("was rejected by %s, whose topology manager does not find all resources on one set of NUMA nodes: %s", found.heldBy, message)
+		found.remedy = "request what fits into one NUMA node, or configure the topology manager's policy best-effort"
+	case reasonSMTAlignment:
+		found.verdict = fmt.Sprintf("was rejected by %s, whose CPU manager gives away whole cores only: %s", found.heldBy, message)
+		found.remedy = "request a multiple of the CPUs of a core"
+	default:
+		found.verdict = fmt.Sprintf("was rejected by %s, which cannot give it CPUs, memory or devices of its own: %s", found.heldBy, message)
+		found.remedy = "end Pods that have them, or request less: the scheduler counts them, and does not know which are free on which NUMA node"
+	}
 }
 
 // describeEviction explains an evicted Pod.

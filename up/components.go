@@ -201,11 +201,7 @@ func (u *components) newKubelet() (runFunc, error) {
 	if c.runs(dnsName) {
 		dns.ClusterDNS = []string{c.Gateway.String()}
 	}
-	k, err := agent.New(agent.Deps{
-		TracerProvider: u.tracerProvider(),
-		Client:         client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
-		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
-	}, agent.Config{
+	config := agent.Config{
 		Node: agent.NodeConfig{
 			Name: c.NodeName, IPs: addresses, Version: version.Kubelet(),
 		},
@@ -227,7 +223,15 @@ func (u *components) newKubelet() (runFunc, error) {
 			LogDir: filepath.Dir(c.PodLogsDir()), TLS: kubeletTLS(),
 		},
 		DNS: dns,
-	})
+	}
+	if err := c.applyKubeletConfig(&config); err != nil {
+		return nil, err
+	}
+	k, err := agent.New(agent.Deps{
+		TracerProvider: u.tracerProvider(),
+		Client:         client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Collectors: []prometheus.Collector{c.stageMetrics}, Gatherers: []prometheus.Gatherer{&c.controllerMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
+	}, config)
 	if err != nil {
 		return nil, err
 	}

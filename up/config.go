@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
+	"github.com/berth-dev/berth/up/kubeletfile"
 )
 
 // Defaults of the flags of `berth up`.
@@ -74,6 +75,9 @@ type Config struct {
 	// directory for each registry has a file hosts.toml. Default: DefaultRegistryConfig if that exists and
 	// containerd/certs.d in DataDir does not, else the latter, which may come later. It may be relative; Complete makes it absolute.
 	RegistryConfig string
+	// KubeletConfig is a KubeletConfiguration with the fields that kubeletfile.Read allows; empty for none. It may be relative;
+	// Complete makes it absolute. The kubelet reads it at each start.
+	KubeletConfig string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
 	// Hardened refuses Pods that are not restricted, and Services with external addresses.
@@ -123,6 +127,11 @@ func (c Config) Complete() (Config, error) {
 	if c.RegistryConfig != "" {
 		if c.RegistryConfig, err = filepath.Abs(c.RegistryConfig); err != nil {
 			return c, fmt.Errorf("--registry-config %q: %w", c.RegistryConfig, err)
+		}
+	}
+	if c.KubeletConfig != "" {
+		if c.KubeletConfig, err = filepath.Abs(c.KubeletConfig); err != nil {
+			return c, fmt.Errorf("--kubelet-config %q: %w", c.KubeletConfig, err)
 		}
 	}
 	if c.BinDir == "" {
@@ -218,6 +227,11 @@ func (c Config) validatePaths() error {
 			errs = append(errs, fmt.Errorf("--registry-config: create the directory first, or correct the path: %w", err))
 		} else if !info.IsDir() {
 			errs = append(errs, fmt.Errorf("--registry-config %s: it is a file: name the directory that has one for each registry", c.RegistryConfig))
+		}
+	}
+	if c.KubeletConfig != "" {
+		if _, err := kubeletfile.Read(c.KubeletConfig); err != nil {
+			errs = append(errs, fmt.Errorf("--kubelet-config: %w", err))
 		}
 	}
 	if c.StaticPods != "" {

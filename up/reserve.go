@@ -10,8 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/util/oom"
+	"github.com/berth-dev/berth/up/kubeletfile"
 )
 
 const (
@@ -103,6 +105,19 @@ func (l Layout) enforcement() (cm.Enforcement, error) {
 	}
 	system, err := cm.ParseReserved("--system-reserved", l.Resources.SystemReserved)
 	return cm.Enforcement{KubeReserved: own, SystemReserved: system}, err
+}
+
+// applyKubeletConfig sets what the user's KubeletConfiguration says.
+func (l Layout) applyKubeletConfig(to *agent.Config) error {
+	if l.KubeletConfig == "" {
+		return nil
+	}
+	file, err := kubeletfile.Read(l.KubeletConfig)
+	if err != nil {
+		return fmt.Errorf("--kubelet-config: %w", err)
+	}
+	file.Apply(to)
+	return nil
 }
 
 // spareFromOOM sets the oom_score_adj of this process, which its children inherit. A machine that does not permit it works

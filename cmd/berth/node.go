@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/settings"
+	"github.com/berth-dev/berth/up/kubeletfile"
 )
 
 // nodeFlags are the flags of berth node. It has many fields because each flag is one.
@@ -39,6 +40,7 @@ type nodeFlags struct {
 
 	join                   joinFlags
 	manifests, manifestURL string
+	kubeletConfig          string
 	resources              resourceFlags
 	eviction               evictionFlags
 	shutdown               shutdownFlags
@@ -88,6 +90,7 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
 	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
 	f.Int64Var(&flags.maxPods, "max-pods", 110, "maximum number of Pods on the node")
+	f.StringVar(&flags.kubeletConfig, "kubelet-config", "", kubeletConfigUsage)
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
@@ -211,6 +214,14 @@ func (f nodeFlags) settings() (*settings.Settings, error) {
 	chosen.API.QPS = -1
 	chosen.Agent.Events, chosen.Agent.MaxOpenFiles, chosen.Agent.KernelDefaults = agent.EventConfig{}, 0, ""
 	chosen.Agent.Images.PullQPS = f.images.qps
+	if f.kubeletConfig == "" {
+		return chosen, nil
+	}
+	file, err := kubeletfile.Read(f.kubeletConfig)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--kubelet-config: %w", err)}
+	}
+	file.Apply(&chosen.Agent)
 	return chosen, nil
 }
 

@@ -48,6 +48,10 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 		"kill only one process of a container that is out of memory (always so with cgroup v1)")
 }
 
+// kubeletConfigUsage is the help of --kubelet-config.
+const kubeletConfigUsage = "`file` with a KubeletConfiguration, for what no flag stands for: policies of the CPU, memory and topology manager,\n" +
+	"maxPods, containerLogMaxSize and others; a field that the command decides itself is refused"
+
 // set copies the flags into the configuration.
 func (r *resourceFlags) set(c *settings.Configuration) error {
 	if err := cm.SwapBehavior(r.swap).Validate(); err != nil {

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -51,6 +53,20 @@ func readFile(path string) (*settings.Configuration, error) {
 		}
 	}
 	return c, nil
+}
+
+// ReadFile reads a configuration file as readFile does. It returns the names of the fields that the file has, sorted.
+func ReadFile(path string) (*settings.Configuration, []string, error) {
+	_, text, err := decodeFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
+	}
+	c, err := readFile(path)
+	return c, slices.Sorted(maps.Keys(fields)), err
 }
 
 // mergeDir merges the drop-in files below dir into the configuration, in the order of their names.

@@ -48,14 +48,21 @@ func (p *planner) pin(c *corev1.Container, s *container.ContainerStatus) {
 	if p.in.Resources == nil || have == nil {
 		return
 	}
-	want := p.in.Resources(c).GetCpusetCpus()
-	if want == "" || want == have.CpusetCpus {
-		return
+	if move := Move(c, s, p.in.Resources(c).GetCpusetCpus()); move != nil {
+		p.out.Pin = append(p.out.Pin, *move)
 	}
-	if set, err := cpuset.Parse(have.CpusetCpus); err == nil && set.String() == want {
-		return
+}
+
+// Move returns the change of a running container's CPUs to those that are wanted; nil if it has them, or may run on all.
+func Move(c *corev1.Container, s *container.ContainerStatus, want string) *Resize {
+	have := s.Resources.GetLinux().GetCpusetCpus()
+	if want == "" || want == have {
+		return nil
 	}
-	p.out.Pin = append(p.out.Pin, Resize{Status: s, Container: c, Want: &runtimeapi.LinuxContainerResources{CpusetCpus: want}})
+	if set, err := cpuset.Parse(have); err == nil && set.String() == want {
+		return nil
+	}
+	return &Resize{Status: s, Container: c, Want: &runtimeapi.LinuxContainerResources{CpusetCpus: want}}
 }
 
 // resourcesDiffer reports which of a container's resources differ from the spec. A runtime that does not report a

@@ -237,6 +237,10 @@ type builder struct {
 
 func (b *builder) PrepareResources(context.Context, *corev1.Pod) error { return nil }
 
+func (b *builder) Placed(types.UID, map[string]string, func(string) bool) {}
+
+func (b *builder) NotStarted(types.UID, string) {}
+
 func (b *builder) DeviceStatus(*corev1.Pod, string) []corev1.ResourceStatus { return nil }
 
 func (b *builder) PreparePod(context.Context, *corev1.Pod) error {

@@ -6,6 +6,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
@@ -37,6 +39,40 @@ func (w *worker) pinContainers(ctx context.Context, pins []kuberuntime.Resize) {
 			w.retries.done(opPin)
 		}
 	})
+}
+
+// pinWhileStopping moves the containers of a Pod that is being stopped to other CPUs, where a new container is to have theirs.
+func (w *worker) pinWhileStopping(ctx context.Context) {
+	if w.ops[opStop] == nil {
+		return
+	}
+	var pins []kuberuntime.Resize
+	for _, s := range w.runtime.Containers {
+		c, _ := podutil.FindContainer(&w.pod.Spec, s.Name)
+		if c == nil || s.State != container.StateRunning || s.Resources.GetLinux() == nil {
+			continue
+		}
+		if move := kuberuntime.Move(c, s, w.m.deps.Builder.Resources(w.pod, c).GetCpusetCpus()); move != nil {
+			pins = append(pins, *move)
+		}
+	}
+	w.pinContainers(ctx, pins)
+}
+
+// recordPlaces passes on which CPUs the running containers are on.
+func (w *worker) recordPlaces() {
+	running := map[string]string{}
+	for _, c := range w.runtime.Containers {
+		if c.State != container.StateRunning {
+			continue
+		}
+		set, pinned := w.resize.pinned[c.ID]
+		if !pinned { // else a runtime may report other CPUs than were set
+			set = c.Resources.GetLinux().GetCpusetCpus()
+		}
+		running[c.Name] = set
+	}
+	w.m.deps.Builder.Placed(w.uid, running, func(name string) bool { return w.ops[opContainer+name] != nil })
 }
 
 // pin changes the CPUs of containers. It returns those that have changed.

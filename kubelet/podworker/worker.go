@@ -253,6 +253,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 		w.sync(ctx)
 	case terminating:
 		w.terminate(ctx)
+		w.pinWhileStopping(ctx)
 	case terminated:
 		gone = w.finish(ctx)
 	}
@@ -267,6 +268,7 @@ func (w *worker) observe(ctx context.Context) {
 		w.logger = w.m.deps.Logger.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", w.uid)
 		w.sharedPod.Store(w.pod)
 	}
+	w.recordPlaces()
 	live := map[string]bool{}
 	for _, c := range w.runtime.Containers {
 		switch c.State {

@@ -80,6 +80,9 @@ func complete(deps *Deps, config *Config) error {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
 	if config.Policy == "" {
 		config.Policy = hints.None
 	}
@@ -126,7 +129,7 @@ func (m *Manager) newManagers() (err error) {
 	}); err != nil {
 		return err
 	}
-	if m.claims, err = claims.New(claims.Deps{Client: deps.Client, Clock: deps.Clock, Logger: deps.Logger}, claims.Config{
+	if m.claims, err = claims.New(claims.Deps{Client: deps.Client, OnHealthChanged: deps.OnHealthChanged, Clock: deps.Clock, Logger: deps.Logger}, claims.Config{
 		Root: config.Dir, NodeName: config.NodeName,
 	}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
@@ -40,7 +41,7 @@ type provider interface {
 }
 
 // Manager gives containers their resources when their Pod is admitted, and takes them back when it has ended. It is safe for
-// concurrent use.
+// concurrent use. It has many fields because it joins the managers of all kinds of resources.
 type Manager struct {
 	deps    Deps
 	config  Config
@@ -56,6 +57,10 @@ type Manager struct {
 	claims    *claims.Manager
 	// opened says that the state files have been read.
 	opened bool
+	clock  clock.Clock
+	placed placements
+	// placing guards placed; mu is not locked while it is.
+	placing sync.Mutex
 	// unreleased are Pods that have ended and whose resources could not be taken back, because a file could not be written.
 	unreleased map[types.UID]bool
 }
@@ -69,12 +74,15 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}
 	m := &Manager{
 		deps: deps, config: config, merger: hints.NewMerger(config.Policy, deps.Topology, config.PreferClosest), metrics: metrics.New(),
-		unreleased: map[types.UID]bool{},
+		unreleased: map[types.UID]bool{}, placed: newPlacements(), clock: deps.Clock,
 	}
 	if err := m.newManagers(); err != nil {
 		return nil, err
 	}
 	m.providers = []provider{m.devices, m.cpus, m.memory}
+	if m.config.Policy != hints.None {
+		m.metrics.ShowNodes()
+	}
 	return m, nil
 }
 
@@ -143,7 +151,9 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 	if err == nil {
 		return lifecycle.PodAdmitResult{Admit: true}
 	}
-	m.metrics.TopologyErrors.Inc()
+	if m.config.Policy != hints.None {
+		m.metrics.TopologyErrors.Inc()
+	}
 	refused := rejection.From(err)
 	return lifecycle.PodAdmitResult{Reason: refused.Reason, Message: refused.Message}
 }
@@ -204,8 +214,21 @@ func (m *Manager) allocate(pod *corev1.Pod) error {
 				return err
 			}
 		}
+		if !m.config.PodScope {
+			m.countAligned(metrics.ScopeContainer)
+		}
+	}
+	if m.config.PodScope {
+		m.countAligned(metrics.ScopePod)
 	}
 	return nil
+}
+
+// countAligned counts an allocation that the policy has aligned.
+func (m *Manager) countAligned(scope string) {
+	if m.config.Policy == hints.SingleNode {
+		m.metrics.Aligned.WithLabelValues(scope, metrics.BoundaryNode).Inc()
+	}
 }
 
 // merge returns the NUMA nodes for a container or a Pod, the subject.
@@ -215,14 +238,10 @@ func (m *Manager) merge(scope, subject string, of func(provider) hints.ByResourc
 		all = append(all, of(p))
 	}
 	hint, admit := m.merger.Merge(all)
-	if m.config.Policy == hints.SingleNode {
-		counts := m.metrics.Aligned
-		if !admit {
-			counts = m.metrics.AlignFailures
-		}
-		counts.WithLabelValues(scope, metrics.BoundaryNode).Inc()
-	}
 	if !admit {
+		if m.config.Policy == hints.SingleNode {
+			m.metrics.AlignFailures.WithLabelValues(scope, metrics.BoundaryNode).Inc()
+		}
 		return hint, rejection.New(rejection.TopologyAffinity, "Resources cannot be allocated with Topology locality: policy %s of the "+
 			"topology manager finds no NUMA nodes that suit all resources of %s: %s", m.config.Policy, subject, describe(all))
 	}
@@ -252,6 +271,7 @@ func describe(all []hints.ByResource) string {
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.Placed(uid, nil, func(string) bool { return false })
 	if err := m.release(uid); err != nil {
 		m.unreleased[uid] = true
 		m.deps.Logger.Warn("failed to take back the resources of a Pod; the next admission tries it again", "uid", uid, "error", err)

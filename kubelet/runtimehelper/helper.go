@@ -307,8 +307,7 @@ func (h *Helper) Container(ctx context.Context, req podworker.ContainerRequest) 
 	if err != nil {
 		return nil, err
 	}
-	h.pin(pod, c, config.Linux.Resources)
-	return config, nil
+	return config, h.place(ctx, pod, c, config.Linux.Resources)
 }
 
 // addDevices adds what the container's devices need. Variables of the container itself come after those, and hold.
@@ -327,9 +326,30 @@ func (h *Helper) addDevices(ctx context.Context, to *kuberuntime.ContainerInputs
 	return nil
 }
 
-// pin sets the CPUs and the NUMA nodes that the container runs on. No quota limits the time of CPUs that no other container has.
+// place is pin for a container that is about to start. It waits until others have left the CPUs that are to be its own.
+func (h *Helper) place(ctx context.Context, pod *corev1.Pod, c *corev1.Container, to *runtimeapi.LinuxContainerResources) error {
+	pin, err := h.deps.Managers.Place(ctx, pod.UID, c.Name)
+	h.set(pin, to)
+	return err
+}
+
+// pin sets the CPUs and the NUMA nodes that the container runs on.
 func (h *Helper) pin(pod *corev1.Pod, c *corev1.Container, to *runtimeapi.LinuxContainerResources) {
-	pin := h.deps.Managers.Pin(pod.UID, c.Name)
+	h.set(h.deps.Managers.Pin(pod.UID, c.Name), to)
+}
+
+// Placed implements podworker.Builder.
+func (h *Helper) Placed(uid types.UID, running map[string]string, starting func(container string) bool) {
+	h.deps.Managers.Placed(uid, running, starting)
+}
+
+// NotStarted implements podworker.Builder.
+func (h *Helper) NotStarted(uid types.UID, container string) {
+	h.deps.Managers.NotStarted(uid, container)
+}
+
+// set copies where a container runs. No quota limits the time of CPUs that no other container has.
+func (h *Helper) set(pin resources.Pin, to *runtimeapi.LinuxContainerResources) {
 	to.CpusetCpus, to.CpusetMems = pin.CPUs, pin.Memory
 	if pin.Exclusive && !h.config.NoCPUQuota {
 		to.CpuQuota = -1
@@ -396,7 +416,7 @@ func (h *Helper) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Lin
 
 // DeviceStatus implements podworker.Builder.
 func (h *Helper) DeviceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
-	return h.deps.Managers.DeviceStatus(pod.UID, container)
+	return h.deps.Managers.DeviceStatus(pod, container)
 }
 
 // SandboxResources implements podworker.Builder.

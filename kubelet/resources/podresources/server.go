@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	alphaapi "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
@@ -92,6 +93,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return next(ctx, request)
 	})...)
 	podresourcesapi.RegisterPodResourcesListerServer(server, s)
+	alphaapi.RegisterPodResourcesListerServer(server, &alphaServer{deps: s.deps})
 	served := make(chan error, 1)
 	go func() {
 		err := contain.Do("podresources.serve", "", func() error { return server.Serve(listener) })

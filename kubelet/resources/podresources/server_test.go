@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	alphaapi "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/resources/metrics"
@@ -23,7 +24,9 @@ import (
 type source struct{}
 
 func (source) ContainerResources(_ *corev1.Pod, c *corev1.Container) *podresourcesapi.ContainerResources {
-	return &podresourcesapi.ContainerResources{Name: c.Name, CpuIds: []int64{2, 3}}
+	return &podresourcesapi.ContainerResources{Name: c.Name, CpuIds: []int64{2, 3}, Devices: []*podresourcesapi.ContainerDevices{
+		{ResourceName: "example.com/gpu", DeviceIds: []string{"0"}},
+	}}
 }
 
 func (source) AllocatableResources() *podresourcesapi.AllocatableResourcesResponse {
@@ -67,6 +70,12 @@ func TestServer(t *testing.T) {
 	all, err := client.GetAllocatableResources(ctx, &podresourcesapi.AllocatableResourcesRequest{})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 2, 3}, all.CpuIds)
+	alpha, err := alphaapi.NewPodResourcesListerClient(conn).List(ctx, &alphaapi.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Len(t, alpha.PodResources, 1)
+	require.Len(t, alpha.PodResources[0].Containers, 1, "without init containers")
+	require.Equal(t, "example.com/gpu", alpha.PodResources[0].Containers[0].Devices[0].ResourceName)
+	require.Equal(t, []string{"0"}, alpha.PodResources[0].Containers[0].Devices[0].DeviceIds)
 	cancel()
 	require.NoError(t, <-done)
 }

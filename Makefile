@@ -181,6 +181,12 @@ conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… 
 conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; 35 minutes)
 	@ALL=1 PARALLEL="$(PARALLEL)" exec ./conformance/run.sh $(ARGS)
 
+.PHONY: judge-resources
+judge-resources: ## compare decisions on CPUs and memory with upstream's own managers: MACHINES=400 random ones
+	@mkdir -p $(BIN)/conformance
+	@cd conformance && $(GO) build -trimpath -o $(BIN)/conformance/resourcejudge ./cmd/resourcejudge
+	@$(GO) test -tags judge -count=1 -timeout 60m -v -run '^TestDecisionsEqualUpstreams$$' ./kubelet/resources -judge $(BIN)/conformance/resourcejudge -judge-lives $(or $(MACHINES),400)
+
 .PHONY: conformance-node
 conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream NATIVE=1 FOCUS=… (root)
 	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }

@@ -108,16 +108,33 @@ func (c *comparison) exchange() {
 func (c *comparison) admitOne() {
 	pod := c.pod()
 	pod.Name, pod.Namespace = string(pod.UID), "default"
+	before := memoryState(c.t, c.config.Dir)
 	ours := c.manager.Admit(&lifecycle.PodAdmitAttributes{Pod: pod})
 	theirs := c.upstream.ask(c.t, judgeRequest{Admit: pod})
 	c.admissions++
-	require.Equal(c.t, theirs.Admit, ours.Admit, "ours: %s %s; upstream's: %s %s", ours.Reason, ours.Message, theirs.Reason, theirs.Message)
+	require.Equal(c.t, theirs.Admit, ours.Admit, "ours: %s %s; upstream's: %s %s; Pod: %v; before: %v; %+v", ours.Reason, ours.Message, theirs.Reason,
+		theirs.Message, describe(pod), before, c.config)
 	require.Equal(c.t, theirs.Reason, ours.Reason, "ours: %s; upstream's: %s", ours.Message, theirs.Message)
 	if ours.Admit {
 		c.pods[pod.UID] = pod
 	} else {
 		c.refusals++
 	}
+}
+
+// describe returns what a Pod's containers request.
+func describe(pod *corev1.Pod) (out []string) {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		text := c.Name
+		if c.RestartPolicy != nil {
+			text = "sidecar " + text
+		}
+		for name, quantity := range c.Resources.Requests {
+			text += fmt.Sprintf(" %s=%s", name, quantity.String())
+		}
+		out = append(out, text)
+	}
+	return out
 }
 
 func (c *comparison) releaseOne() {

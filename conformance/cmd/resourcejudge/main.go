@@ -16,7 +16,9 @@ import (
 )
 
 func main() {
-	klog.SetLogger(logr.Discard())
+	if os.Getenv("JUDGE_LOG") == "" { // else upstream says why
+		klog.SetLogger(logr.Discard())
+	}
 	if err := serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "resourcejudge:", err)
 		os.Exit(1)

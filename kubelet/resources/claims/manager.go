@@ -40,7 +40,8 @@ type Config struct {
 	Root, NodeName string
 }
 
-// Manager prepares and unprepares claims. It is safe for concurrent use.
+// Manager prepares and unprepares claims. It is safe for concurrent use. It has many methods because claims, drivers and the health of
+// devices all concern the same claims.
 type Manager struct {
 	deps    Deps
 	config  Config

@@ -85,7 +85,12 @@ func (m *Manager) PodHints(pod *corev1.Pod) hints.ByResource {
 	return byResource(m.draft.nodes.hints(want, m.reusableOf), want)
 }
 
+// byResource returns the hints of all kinds of memory. If no nodes have enough there are none, as if any nodes would do: Allocate
+// rejects the Pod then, and says what is free.
 func byResource(found []hints.Hint, want Amounts) hints.ByResource {
+	if len(found) == 0 {
+		return nil
+	}
 	out := hints.ByResource{}
 	for name := range want {
 		out[string(name)] = found

@@ -155,6 +155,12 @@ func (l *life) pod() *corev1.Pod {
 			pod.Spec.Containers = append(pod.Spec.Containers, c)
 		}
 	}
+	if len(pod.Spec.Containers) == 0 { // the API server accepts no Pod without
+		last := len(pod.Spec.InitContainers) - 1
+		c := pod.Spec.InitContainers[last]
+		c.RestartPolicy = nil
+		pod.Spec.InitContainers, pod.Spec.Containers = pod.Spec.InitContainers[:last], []corev1.Container{c}
+	}
 	return pod
 }
 

@@ -33,7 +33,8 @@ func requested(c *corev1.Container) Amounts {
 	return want
 }
 
-// podRequested returns the memory that the containers of a Pod have at most at the same time.
+// podRequested returns the memory that the containers of a Pod have at most at the same time, of the kinds that a regular container
+// requests: as in upstream's, huge pages of init containers alone are not aligned with the rest of the Pod.
 func podRequested(pod *corev1.Pod) Amounts {
 	sidecars, most, sum := Amounts{}, Amounts{}, Amounts{}
 	for c, kind := range podutil.Containers(&pod.Spec) {
@@ -50,10 +51,13 @@ func podRequested(pod *corev1.Pod) Amounts {
 			}
 		}
 	}
-	for name, size := range most {
-		sum[name] = max(sum[name], size)
+	kinds := Amounts{}
+	for i := range pod.Spec.Containers {
+		for name := range requested(&pod.Spec.Containers[i]) {
+			kinds[name] = max(sum[name], most[name])
+		}
 	}
-	return sum
+	return kinds
 }
 
 // Hints returns the sets of NUMA nodes of which a container could have its memory.

@@ -61,9 +61,9 @@ func TestFieldsOfTheClusterAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"port: 10250\n": "the command or one of its flags decides these fields: port; the file may have ",
 		"kubeReserved: {cpu: \"1\"}\nclusterDomain: x.y\n": "clusterDomain, kubeReserved (--kube-reserved); the file may have ",
-		"cpuManagerPolicy: dynamic\n":                  "cpuManagerPolicy",
-		"cpuManagerPolitics: static\n":                 "unknown field",
-		"maxPods: -1\n":                                "maxPods",
+		"cpuManagerPolicy: dynamic\n":                      "cpuManagerPolicy",
+		"cpuManagerPolitics: static\n":                     "unknown field",
+		"maxPods: -1\n":                                    "maxPods",
 	} {
 		_, err := kubeletfile.Read(write(t, text))
 		require.ErrorContains(t, err, want, text)

@@ -73,6 +73,9 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 		f.config = layout.Config // the flags' variables
 		return f.file.show(cmd, layout, f.remembered)
 	}
+	if f.apiOnly && f.demo {
+		return usageError{errors.New("--api-only and --demo: the demo's Pod needs a node; choose one")}
+	}
 	if f.reset && inside == nil {
 		if err := layout.Reset(cmd.Context()); err != nil {
 			return err
@@ -112,9 +115,6 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 		if !slices.Contains(up.OptionalComponents(), part) {
 			return layout, usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalComponents(), ", "))}
 		}
-	}
-	if f.apiOnly && f.demo {
-		return layout, usageError{errors.New("--api-only and --demo: the demo's Pod needs a node; choose one")}
 	}
 	config := f.config
 	if config.Eviction, err = f.eviction.config(); err != nil {

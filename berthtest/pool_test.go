@@ -20,8 +20,8 @@ import (
 // inPool is set for the process that TestPool runs with a pool.
 const inPool = "BERTHTEST_IN_POOL"
 
-// TestPool starts clusters in a process that `berth pool` runs: each is new, its Node is ready at once, and nothing is left of those that the
-// process did not stop. A test that fails logs what is stuck and writes a page.
+// TestPool starts clusters in a process that `berth pool` runs: each is new, its Node is ready at once, and nothing but files is left of those that
+// the process did not stop: the next start removes these. A test that fails logs what is stuck and writes a page.
 func TestPool(t *testing.T) {
 	if os.Getenv(inPool) != "" {
 		t.Run("first", func(t *testing.T) { useCluster(t) })
@@ -51,7 +51,7 @@ func TestPool(t *testing.T) {
 	for _, line := range regexp.MustCompile(`.*Node ready.*`).FindAllString(string(out), -1) {
 		t.Log(line)
 	}
-	require.Contains(t, string(out), "berth explain --all:\nPod default/stuck")
+	require.Regexp(t, regexp.MustCompile(`berth explain --all:\n.*\n.* pod/stuck +Waiting`), string(out))
 	pages, err := filepath.Glob(filepath.Join(tmp, "berthtest-*-failed", "TestPool_second.html"))
 	require.NoError(t, err)
 	require.Len(t, pages, 1)
@@ -60,9 +60,6 @@ func TestPool(t *testing.T) {
 	require.Contains(t, string(page), "stuck")
 	require.Empty(t, processesOf(t, tmp))
 	require.Empty(t, leftoversOf(t, tmp))
-	clusters, err := filepath.Glob(filepath.Join(tmp, "berthtest-*", "c*"))
-	require.NoError(t, err)
-	require.Empty(t, clusters)
 	sockets, err := filepath.Glob(filepath.Join(tmp, "berth-pool-*"))
 	require.NoError(t, err)
 	require.Empty(t, sockets)

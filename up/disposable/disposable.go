@@ -123,7 +123,7 @@ func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, err
 	}
 	own := &owned{process: process, files: files}
 	if err := process.waitReady(ctx); err != nil {
-		return nil, fmt.Errorf("%w (%v)", err, own.end(stopTimeout, true))
+		return nil, fmt.Errorf("%w (%v)", err, own.discard())
 	}
 	return &Cluster{berth: config.Berth, dir: files.path, pid: process.cmd.Process.Pid, ender: own}, nil
 }
@@ -139,6 +139,14 @@ func (c Config) arguments(dataDir string, base []string) []string {
 type owned struct {
 	process *process
 	files   *directory
+}
+
+// discard ends a cluster whose start failed or was given up, and removes its files: what it printed is in the error of the start.
+func (o *owned) discard() error {
+	if err := o.end(stopTimeout, true); err != nil {
+		return errors.Join(err, o.files.remove())
+	}
+	return nil
 }
 
 func (o *owned) end(timeout time.Duration, force bool) error {

@@ -29,6 +29,9 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
+// streamIdleTimeout is the kubelet's default.
+const streamIdleTimeout = 4 * time.Hour
+
 // stopPodsTimeout bounds how long an orderly stop waits for containers that ignore SIGTERM.
 const stopPodsTimeout = 60 * time.Second
 
@@ -220,7 +223,8 @@ func (u *components) newKubelet() (runFunc, error) {
 		Server: agent.ServerConfig{
 			Addresses: []string{net.JoinHostPort(address.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
-			LogDir: filepath.Dir(c.PodLogsDir()), TLS: kubeletTLS(),
+			StreamIdleTimeout: streamIdleTimeout,
+			LogDir:            filepath.Dir(c.PodLogsDir()), TLS: kubeletTLS(),
 		},
 		DNS: dns,
 	}

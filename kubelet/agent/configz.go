@@ -27,6 +27,7 @@ func configuration(c *Config, driver cm.Driver) *configv1beta1.KubeletConfigurat
 	out.CgroupDriver = string(driver)
 	out.PodLogsDir, out.ContainerRuntimeEndpoint = c.Logs.PodsDir, c.Runtime.Endpoint
 	out.TLSCertFile, out.TLSPrivateKeyFile = c.Server.CertFile, c.Server.KeyFile
+	out.StreamingConnectionIdleTimeout.Duration = c.Server.StreamIdleTimeout
 	out.Authentication.X509.ClientCAFile = c.Server.ClientCAFile
 	for name := range out.StaticPodURLHeader {
 		out.StaticPodURLHeader[name] = []string{"<masked>"} // they may be credentials

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"crypto/tls"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -24,8 +23,6 @@ import (
 
 	"github.com/berth-dev/berth/internal/pidfile"
 )
-
-var benchmarkFlag = flag.Bool("benchmark", false, "check the items of the CIS benchmark, too")
 
 // A benchmarkItem is one or several items of the CIS Kubernetes Benchmark that a cluster that runs can show. docs.TestBenchmark compares
 // their numbers with docs/security.md.

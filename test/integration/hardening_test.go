@@ -40,11 +40,7 @@ func TestHardening(t *testing.T) {
 	t.Run("audit", func(t *testing.T) { c.checkAudit(t) })
 	t.Run("people", func(t *testing.T) { c.checkPeople(t) })
 	t.Run("files", func(t *testing.T) { c.checkModes(t) })
-	t.Run("benchmark", func(t *testing.T) {
-		if *benchmarkFlag {
-			c.checkBenchmark(t, false)
-		}
-	})
+	t.Run("benchmark", func(t *testing.T) { c.checkBenchmark(t, false) })
 	c.mustRun("kubectl", "delete", "pod", "user", "--wait=true", "--timeout=2m")
 	c.stop()
 	t.Run("store", func(t *testing.T) {
@@ -53,9 +49,9 @@ func TestHardening(t *testing.T) {
 
 	c.up("--unsafe-no-fsync", "--hardened")
 	require.Equal(t, canary, c.mustRun("kubectl", "get", "secret", "canary", "-o", "go-template={{.data.value | base64decode}}"))
-	t.Run("benchmark, hardened", func(t *testing.T) {
+	t.Run("hardened", func(t *testing.T) {
 		for _, item := range benchmarkItems() {
-			if *benchmarkFlag && strings.HasPrefix(item.items, "5.2.1 ") {
+			if strings.HasPrefix(item.items, "5.2.1 ") {
 				item.check(&benchmark{cluster: c, hardened: true}, t)
 			}
 		}

@@ -34,6 +34,11 @@ func otherValue(t *testing.T, flag *pflag.Flag, dir string) string {
 	case "duration":
 		return "3m"
 	}
+	if flag.Name == "kubelet-config" {
+		path := filepath.Join(dir, "kubelet.yaml")
+		require.NoError(t, os.WriteFile(path, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o600))
+		return path
+	}
 	if flag.Value.Type() == "string" && (strings.HasSuffix(flag.Name, "-dir") || strings.HasSuffix(flag.Name, "-path") || flag.Name == "resolv-conf" ||
 		flag.Name == "registry-config" || flag.Name == "snapshots") {
 		return dir

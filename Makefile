@@ -71,11 +71,13 @@ syscall-faults: build ## fail each system call of the writers of state files, th
 	@$(GO) test -tags integration -count=1 -timeout 24h -v -run '^TestSystemCallsOfA(Pod|Start)MayFail$$' ./test/integration -fault-every 1 -start-fault-step $(or $(STARTSTEP),50)
 
 .PHONY: thirdparty
-thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus
+thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus, upstream's device plugin and DRA driver
 	@mkdir -p $(BIN)/thirdparty
 	@! command -v apt-get >/dev/null || ./hack/unpack.sh prometheus $(BIN)/thirdparty/prometheus
 	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd test/thirdparty/helm && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
+	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/sample-device-plugin k8s.io/kubernetes/test/images/sample-device-plugin
+	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/dra-test-driver k8s.io/kubernetes/test/e2e/dra/test-driver
 	@cd test/operator && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/operator .
 
 .PHONY: test
@@ -199,6 +201,17 @@ bench: build ## measure ours and upstream's side by side, write docs/benchmarks.
 
 bench-%: build ## measure one of them, make bench-pod for instance
 	@./bench/build.sh $(BIN) && cd bench && exec $(BIN)/bench/bench -bin $(BIN) $(ARGS) $*
+
+LIVES ?= 500
+.PHONY: resource-lives
+resource-lives: build thirdparty ## kill kubelet, plugin, driver and containerd while Pods have CPUs, devices, claims: LIVES=500 (root; 2 s a Pod)
+	@$(GO) test -tags integration -count=1 -timeout 8h -run '^TestResourcesSurviveWhateverDies$$' -v ./test/integration -resource-lives $(LIVES)
+
+.PHONY: exchange-kubelets
+exchange-kubelets: build thirdparty ## replace our kubelet by upstream's and back, on a node in use (root; 2 minutes)
+	@mkdir -p $(BIN)/conformance
+	@cd conformance && $(GO) build -trimpath -ldflags "$$(../controlplane/ldflags.sh)" -o $(BIN)/conformance/kubelet k8s.io/kubernetes/cmd/kubelet
+	@$(GO) test -tags integration -count=1 -timeout 30m -run '^TestKubeletsAreExchanged$$' -v ./test/integration -upstream-kubelet $(BIN)/conformance/kubelet
 
 .PHONY: lint
 lint: ## check format and vet, and golangci-lint where it is installed

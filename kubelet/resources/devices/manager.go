@@ -99,9 +99,9 @@ type Manager struct {
 	// added are the reservations of the admission under way. reusable are devices of the Pod's init containers, by resource.
 	added    []reservation
 	reusable map[string][]string
-	// running is the context of connections to plugins, nil before Start; connections counts them.
-	running     context.Context //nolint:containedctx // plugins connect through a server, whose calls end sooner
-	connections sync.WaitGroup
+	// running is the context of connections to plugins, nil before Start; connections counts them, and removing the removals that write.
+	running               context.Context //nolint:containedctx // plugins connect through a server, whose calls end sooner
+	connections, removing sync.WaitGroup
 	// serving is why no plugin can register; nil if it can.
 	serving error
 
@@ -174,9 +174,11 @@ func (m *Manager) scheduleRemoval(name string) {
 		if gone {
 			delete(m.pools, name)
 			m.removed[name] = true
+			m.removing.Add(1)
 		}
 		m.mu.Unlock()
 		if gone {
+			defer m.removing.Done()
 			m.deps.Logger.Info("device plugin is gone for good; removed its resource", "resource", name)
 			m.saveLogged()
 			m.deps.OnCapacityChanged()

@@ -56,7 +56,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// stopRemovals cancels the removals of resources: the next process schedules them anew.
+// stopRemovals cancels the removals of resources, which the next process schedules anew, and waits for those that have begun.
 func (m *Manager) stopRemovals() {
 	m.mu.Lock()
 	var calls []*delay.Call
@@ -70,6 +70,7 @@ func (m *Manager) stopRemovals() {
 		call.Stop()
 		call.Wait()
 	}
+	m.removing.Wait()
 }
 
 // listen removes the sockets that an earlier process and its plugins have left, by which plugins notice that they have to register

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -79,12 +78,18 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// program is the path of the control plane's binary.
+// program is the path of the control plane's binary, in the module that the test runs in.
 func program(t testing.TB) string {
-	_, here, _, ok := runtime.Caller(0)
-	require.True(t, ok)
-	path := filepath.Join(filepath.Dir(here), "..", "..", "bin", "berth-controlplane")
-	_, err := os.Stat(path)
+	dir, err := os.Getwd()
+	require.NoError(t, err)
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	path := filepath.Join(dir, "bin", "berth-controlplane")
+	_, err = os.Stat(path)
 	require.NoError(t, err, "run make build first")
 	return path
 }

@@ -49,10 +49,10 @@ func (o *WebhookInstallOptions) PrepWithoutInstalling() error {
 	if _, err := o.hostPort(); err != nil {
 		return err
 	}
-	if err := o.makeCertificates(); err != nil {
+	if err := o.read(); err != nil { // before there is a directory that the caller would not know to remove
 		return err
 	}
-	if err := o.read(); err != nil {
+	if err := o.makeCertificates(); err != nil {
 		return err
 	}
 	return o.ModifyWebhookDefinitions()

@@ -227,6 +227,9 @@ func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint
 	if err := os.RemoveAll(home); err != nil {
 		return result, fmt.Errorf("remove the files of pod %q: %w", pod.Name, err)
 	}
+	if result.Output != nil && result.ExitCode == 0 && !result.Interrupted {
+		return result, fmt.Errorf("pod %q succeeded, but its output is incomplete: %w", pod.Name, result.Output)
+	}
 	return result, nil
 }
 

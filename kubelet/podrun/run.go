@@ -54,6 +54,8 @@ type Result struct {
 	ExitCode int
 	// Interrupted says that the run was ended from outside.
 	Interrupted bool
+	// Output is why what was written to Out and Err is incomplete, which Printf has said when it happened; nil if it is complete.
+	Output error
 }
 
 // runner runs one Pod.
@@ -64,6 +66,7 @@ type runner struct {
 	mu        sync.Mutex // guards below
 	last      corev1.PodStatus
 	isRemoved bool
+	unread    []error       // of logs that were not copied to their end
 	change    chan struct{} // closed and replaced when one of them changes
 
 	followers sync.WaitGroup
@@ -88,6 +91,7 @@ func Run(ctx context.Context, config Config, deps Deps) (Result, error) {
 	result, err := r.run(ctx, inner, ended)
 	stop()
 	r.followers.Wait()
+	result.Output = errors.Join(r.unread...)
 	if errors.Is(err, errNodeEnded) {
 		return result, err
 	}
@@ -208,7 +212,11 @@ func (r *runner) follow(ctx context.Context, status *corev1.PodStatus) {
 			r.followers.Go(contain.Guard("podrun.follow", "", func() {
 				err := r.deps.Node.FollowLog(ctx, r.config.Pod.UID, id, out, errOut)
 				if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
-					r.deps.Printf("log of container %s: %v", name, err)
+					err = fmt.Errorf("log of container %s: %w", name, err)
+					r.deps.Printf("%v", err)
+					r.mu.Lock()
+					r.unread = append(r.unread, err)
+					r.mu.Unlock()
 				}
 			}))
 		}

@@ -26,6 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type node struct {
 	statuses []corev1.PodStatus
 	startErr error
+	// logErr ends the logs.
+	logErr error
 	// after is called when all statuses were reported.
 	after func()
 
@@ -61,7 +63,7 @@ func (n *node) Subscribe(fn func(status.Event)) func() { n.fn = fn; return func(
 
 func (n *node) FollowLog(_ context.Context, _ types.UID, id string, stdout, _ io.Writer) error {
 	_, err := fmt.Fprintf(stdout, "line of %s\nrest", id)
-	return err
+	return errors.Join(err, n.logErr)
 }
 
 func podOf(names ...string) *corev1.Pod {
@@ -134,6 +136,16 @@ func TestLogsOfEachInstanceOnce(t *testing.T) {
 	}}, podrun.Config{Pod: podOf("a")})
 	require.NoError(t, err)
 	require.Equal(t, "line of x://a\nrest", out, "one container: as it wrote it")
+}
+
+func TestLogsThatCannotBeRead(t *testing.T) {
+	n := &node{logErr: errors.New("input/output error"), statuses: []corev1.PodStatus{
+		{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended("a", 0)}},
+	}}
+	result, out, err := run(t, t.Context(), n, podrun.Config{Pod: podOf("a")})
+	require.NoError(t, err)
+	require.ErrorContains(t, result.Output, "log of container a: input/output error")
+	require.Contains(t, out, "line of x://a")
 }
 
 func TestInterrupted(t *testing.T) {

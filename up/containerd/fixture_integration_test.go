@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/routes"
 	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/up/containerd"
@@ -322,7 +323,7 @@ func (n *fixture) leftovers(t testing.TB) []string {
 			left = append(left, "process "+strings.ReplaceAll(string(data), "\x00", " "))
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := routes.RetryInterrupted(netlink.LinkList)
 	require.NoError(t, err)
 	bridge, err := netlink.LinkByName(n.Bridge)
 	require.NoError(t, err)

@@ -52,6 +52,7 @@ function applyOrder(id, order, fresh) {
   const first = !list.dataset.live;
   list.dataset.live = '1';
   const wanted = new Set(order);
+  const focused = list.contains(document.activeElement) ? document.activeElement : null;
   for (const child of [...list.children]) if (!wanted.has(child.id)) child.remove();
   let at = list.firstElementChild;
   for (const key of order) {
@@ -64,6 +65,8 @@ function applyOrder(id, order, fresh) {
     if (fresh.has(key) && !first) element.classList.add('new');
     list.insertBefore(element, at);
   }
+  // An element that is moved loses the focus.
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({preventScroll: true});
 }
 
 export function applyUpdate(update) {

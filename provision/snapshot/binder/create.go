@@ -28,7 +28,7 @@ func (b *Binder) create(ctx context.Context, key reconcile.Request, s *api.Volum
 	if err != nil {
 		return nil, err
 	}
-	class, err := b.classOf(ctx, key, s, volume.Spec.CSI.Driver)
+	class, err := b.classOf(ctx, s, volume.Spec.CSI.Driver)
 	if err != nil {
 		return nil, err
 	}
@@ -98,12 +98,11 @@ func (b *Binder) sourceOf(ctx context.Context, key reconcile.Request, s *api.Vol
 
 // classOf returns the class of a VolumeSnapshot of a claim. If it names none, the default class of the driver is written into
 // its spec.
-func (b *Binder) classOf(ctx context.Context, key reconcile.Request, s *api.VolumeSnapshot, driver string,
+func (b *Binder) classOf(ctx context.Context, s *api.VolumeSnapshot, driver string,
 ) (*api.VolumeSnapshotClass, error) {
 	classes := b.deps.Snapshots.VolumeSnapshotClasses()
-	named := ptr.Deref(s.Spec.ClassName, "")
-	class, wrong := shared.Classes[api.VolumeSnapshotClass]{
-		Kind: "VolumeSnapshotClass", Field: "spec.volumeSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
+	return shared.RequestedClass(ctx, shared.Classes[api.VolumeSnapshotClass]{
+		Kind: "VolumeSnapshotClass", Field: "volumeSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
 		Get: classes.Get,
 		List: func(ctx context.Context) ([]api.VolumeSnapshotClass, error) {
 			list, err := classes.List(ctx, metav1.ListOptions{})
@@ -115,18 +114,7 @@ func (b *Binder) classOf(ctx context.Context, key reconcile.Request, s *api.Volu
 		IsDefault: func(class *api.VolumeSnapshotClass, driver string) bool {
 			return class.Driver == driver && class.Annotations[snapshot.AnnDefaultClass] == "true"
 		},
-	}.Find(ctx, named, driver)
-	if wrong != nil {
-		if wrong.Waits {
-			b.waits.ForClass(key)
-		}
-		return nil, wrong
-	}
-	if named != "" {
-		return class, nil
-	}
-	_, err := b.binding.Requests.PatchSpec(ctx, s, map[string]any{"volumeSnapshotClassName": class.Name})
-	return class, err
+	}, b.binding.Requests, b.waits, s, ptr.Deref(s.Spec.ClassName, ""), driver)
 }
 
 // holdClaim keeps the claim until the snapshot is ready.

@@ -30,7 +30,7 @@ func (b *Binder) create(ctx context.Context, key reconcile.Request, group *group
 	if err != nil {
 		return nil, err
 	}
-	class, err := b.classOf(ctx, key, group, volumes[0].Spec.CSI.Driver)
+	class, err := b.classOf(ctx, group, volumes[0].Spec.CSI.Driver)
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +107,11 @@ func (b *Binder) sourcesOf(ctx context.Context, key reconcile.Request, group *gr
 
 // classOf returns the class of a VolumeGroupSnapshot. If it names none, the default class of the driver is written into its
 // spec.
-func (b *Binder) classOf(ctx context.Context, key reconcile.Request, group *groupapi.VolumeGroupSnapshot, driver string,
+func (b *Binder) classOf(ctx context.Context, group *groupapi.VolumeGroupSnapshot, driver string,
 ) (*groupapi.VolumeGroupSnapshotClass, error) {
 	classes := b.deps.Groups.VolumeGroupSnapshotClasses()
-	named := ptr.Deref(group.Spec.ClassName, "")
-	class, wrong := shared.Classes[groupapi.VolumeGroupSnapshotClass]{
-		Kind: "VolumeGroupSnapshotClass", Field: "spec.volumeGroupSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
+	return shared.RequestedClass(ctx, shared.Classes[groupapi.VolumeGroupSnapshotClass]{
+		Kind: "VolumeGroupSnapshotClass", Field: "volumeGroupSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
 		Get: classes.Get,
 		List: func(ctx context.Context) ([]groupapi.VolumeGroupSnapshotClass, error) {
 			list, err := classes.List(ctx, metav1.ListOptions{})
@@ -124,16 +123,5 @@ func (b *Binder) classOf(ctx context.Context, key reconcile.Request, group *grou
 		IsDefault: func(class *groupapi.VolumeGroupSnapshotClass, driver string) bool {
 			return class.Driver == driver && class.Annotations[snapshot.AnnDefaultGroupClass] == "true"
 		},
-	}.Find(ctx, named, driver)
-	if wrong != nil {
-		if wrong.Waits {
-			b.waits.ForClass(key)
-		}
-		return nil, wrong
-	}
-	if named != "" {
-		return class, nil
-	}
-	_, err := b.binding.Requests.PatchSpec(ctx, group, map[string]any{"volumeGroupSnapshotClassName": class.Name})
-	return class, err
+	}, b.binding.Requests, b.waits, group, ptr.Deref(group.Spec.ClassName, ""), driver)
 }

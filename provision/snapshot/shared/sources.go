@@ -6,11 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/client"
+	"github.com/berth-dev/berth/reconcile"
 )
 
 // VolumeOf returns the volume of a claim that a snapshot is to be taken of. The Problem waits if an event of the claim ends it.
-func VolumeOf(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, reason string,
+func VolumeOf(ctx context.Context, kube kubernetes.Interface, claim *corev1.PersistentVolumeClaim, reason string,
 ) (*corev1.PersistentVolume, *Problem) {
 	switch {
 	case claim.DeletionTimestamp != nil:
@@ -18,7 +22,7 @@ func VolumeOf(ctx context.Context, client kubernetes.Interface, claim *corev1.Pe
 	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
 		return nil, Waitf(reason, "claim %q is not bound to a volume yet; the snapshot is taken when it is", claim.Name)
 	}
-	volume, err := client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	volume, err := kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return nil, Problemf(reason, "get volume %q of claim %q: %w", claim.Spec.VolumeName, claim.Name, err)
@@ -30,7 +34,7 @@ func VolumeOf(ctx context.Context, client kubernetes.Interface, claim *corev1.Pe
 	return volume, nil
 }
 
-// Classes are the classes of one kind, for requests of which field names the class.
+// Classes are the classes of one kind, for requests whose field of the spec names the class.
 type Classes[T any] struct {
 	Kind, Field string
 	Get         func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)
@@ -68,7 +72,27 @@ func (c Classes[T]) Find(ctx context.Context, name, driver string) (*T, *Problem
 	case 1:
 		return defaults[0], nil
 	case 0:
-		return nil, Waitf(c.ReasonDefault, "%s names no class, and driver %q has no default class", c.Field, driver)
+		return nil, Waitf(c.ReasonDefault, "spec.%s names no class, and driver %q has no default class", c.Field, driver)
 	}
-	return nil, Waitf(c.ReasonDefault, "%s names no class, and driver %q has %d default classes", c.Field, driver, len(defaults))
+	return nil, Waitf(c.ReasonDefault, "spec.%s names no class, and driver %q has %d default classes", c.Field, driver, len(defaults))
+}
+
+// RequestedClass returns the class of a request. If the request names none, the default class of the driver is written into its spec. After a
+// Problem that waits, the request is reconciled again when a class changes.
+func RequestedClass[R client.Object, T any, P interface {
+	*T
+	metav1.Object
+}](ctx context.Context, classes Classes[T], requests Writer[R], waits *Waits, request R, named, driver string) (*T, error) {
+	class, wrong := classes.Find(ctx, named, driver)
+	if wrong != nil {
+		if wrong.Waits {
+			waits.ForClass(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: request.GetNamespace(), Name: request.GetName()}})
+		}
+		return nil, wrong
+	}
+	if named != "" {
+		return class, nil
+	}
+	_, err := requests.PatchSpec(ctx, request, map[string]any{classes.Field: P(class).GetName()})
+	return class, err
 }

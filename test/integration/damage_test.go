@@ -201,18 +201,7 @@ func (c *cluster) startDamaged(t *testing.T, damaged []damagedFile) {
 }
 
 // damageManifest are the objects that have to be there after each start.
-const damageManifest = `
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: disk}
-spec: {storageClassName: berth-loop, accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: local}
-spec: {storageClassName: berth-local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}}
----
-apiVersion: v1
+const damageManifest = claimsOfBothClasses + `apiVersion: v1
 kind: Secret
 metadata: {name: secret}
 stringData: {value: "of a Secret "}

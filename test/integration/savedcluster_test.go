@@ -24,7 +24,8 @@ while :; do
   n=$((n+1)); echo $n > /disk/new; /bin/busybox mv /disk/new /disk/count; echo $n > /local/new; /bin/busybox mv /local/new /local/count
 done`
 
-const savedManifest = `apiVersion: v1
+// claimsOfBothClasses are two claims of 32 MiB: disk of a loop device, local of a directory.
+const claimsOfBothClasses = `apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: disk}
 spec: {storageClassName: berth-loop, accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}}
@@ -34,7 +35,9 @@ kind: PersistentVolumeClaim
 metadata: {name: local}
 spec: {storageClassName: berth-local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}}
 ---
-apiVersion: v1
+`
+
+const savedManifest = claimsOfBothClasses + `apiVersion: v1
 kind: ConfigMap
 metadata: {name: config}
 data: {who: original}

@@ -67,8 +67,9 @@ beside+='ResourceMetrics|PrivateImages|Pods|APIServerAway|LocalPathProvisioner|P
 clusters() {
 	local status=0 other
 	go test -c -vet=off -ldflags='-s -w' -tags integration -o "$logs/integration.test" ./test/integration
+	# What a shell starts in the background ignores SIGINT, and so would the programs that the tests start, and end by it.
 	# shellcheck disable=SC2016
-	hack/netns.sh sh -euc 'cd test/integration && exec "$0" -test.timeout 40m -test.parallel 3 -test.run "$1"' \
+	env --default-signal=INT hack/netns.sh sh -euc 'cd test/integration && exec "$0" -test.timeout 40m -test.parallel 3 -test.run "$1"' \
 		"$logs/integration.test" "$beside" >"$logs/clusters-beside.log" 2>&1 &
 	other=$!
 	(cd test/integration && "$logs/integration.test" -test.timeout 40m -test.skip "$beside") || status=1

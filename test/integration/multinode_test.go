@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -71,8 +73,13 @@ func (c *cluster) startBeside(output string, argv ...string) {
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(c.t, cmd.Start())
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which the test has noticed
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which the test has noticed
+		late := time.AfterFunc(waitTimeout, func() {
+			c.t.Errorf("%s did not end after SIGTERM", filepath.Base(argv[0]))
+			_ = cmd.Process.Kill()
+		})
 		_ = cmd.Wait()
+		late.Stop()
 		if c.t.Failed() {
 			data, _ := os.ReadFile(output)
 			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-logTailBytes):])

@@ -9,19 +9,23 @@
 # and writes its report; a second one ends all at once.
 set -eu
 
-# wait_for waits for a child and sets code to its exit code. A signal that is trapped ends wait early.
+# wait_for waits for a child and sets code to its exit code. A signal that is trapped ends wait early, with a code of its own: the
+# last wait says how the child ended, or 127 if that has been said.
 wait_for() {
 	while :; do
 		code=0
 		wait "$1" || code=$?
-		kill -0 "$1" 2>/dev/null || return 0
+		kill -0 "$1" 2>/dev/null && continue
+		said=0
+		wait "$1" || said=$?
+		[ $said = 127 ] || code=$said
+		return 0
 	done
 }
 
-# interrupt does to the suite and its processes, which are a group, what Ctrl-C in a terminal does.
+# interrupt does to the suite and its processes, which are a group, what Ctrl-C in a terminal does. Before the suite has begun, all ends.
 interrupt() {
-	[ -n "$suite" ] || exit 143
-	kill -INT "-$suite"
+	[ -n "$suite" ] && kill -INT "-$suite" 2>/dev/null || exit 143
 }
 
 # The namespaces are made; this is their first process.
@@ -69,8 +73,12 @@ inside() {
 	ip link set eth0-end up
 	ip route add default via 10.250.0.2 dev eth0
 	# This process is the first of its namespace, and collects the orphans. A shell's children in the background ignore SIGINT.
-	env --default-signal=INT setsid sh /node/machine.sh &
+	# It begins once this process can interrupt it, which takes its PID and its group.
+	mkfifo /run/begin
+	env --default-signal=INT setsid sh -c 'read -r _ < /run/begin; exec sh /node/machine.sh' &
 	suite=$!
+	echo > /run/begin
+	rm /run/begin
 	wait_for $suite
 	exit $code
 }

@@ -15,6 +15,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -90,12 +91,21 @@ type statuses struct {
 	last     map[types.UID]corev1.PodStatus
 	finished map[types.UID]bool
 	changed  chan struct{}
-	atFinish func() // set before there are Pods; called when an object may go
+	refused  []string // containers of statuses that the API does not accept: they have ended for good, and have not any more
+	atFinish func()   // set before there are Pods; called when an object may go
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, before := range s.last[pod.UID].ContainerStatuses {
+		c, _ := podutil.FindContainer(&pod.Spec, before.Name)
+		now := podutil.FindStatus(st.ContainerStatuses, before.Name)
+		if before.State.Terminated != nil && c != nil && now != nil && now.State.Terminated == nil &&
+			!status.WillRestart(&pod.Spec, c, before.State.Terminated.ExitCode) {
+			s.refused = append(s.refused, before.Name)
+		}
+	}
 	s.last[pod.UID] = st
 	select {
 	case s.changed <- struct{}{}:

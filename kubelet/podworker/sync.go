@@ -53,6 +53,7 @@ func (w *worker) sync(ctx context.Context) {
 	w.updateBackoff(actions.Waiting)
 	w.mountVolumes(ctx)
 	w.pullImages(ctx, actions)
+	w.pinContainers(ctx)
 	switch {
 	case actions.RestartAll:
 		w.restartAll(ctx, actions)
@@ -60,7 +61,6 @@ func (w *worker) sync(ctx context.Context) {
 		w.createSandbox(ctx, actions)
 	default:
 		w.actuate(ctx, actions)
-		w.pinContainers(ctx, actions.Pin)
 		for _, kill := range actions.Kill {
 			w.startKill(ctx, kill)
 		}

@@ -174,7 +174,9 @@ func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
 	return failure, preemption
 }
 
-// activePodsExcept returns the Pods that use resources of the node, without that of one worker. The caller holds mu.
+// activePodsExcept returns the Pods that use resources of the node, without that of one worker. Pods that are gone from their source,
+// as after a forced deletion, do not count although their containers may still stop: the scheduler has given their resources to
+// others, which would fail for good. The caller holds mu.
 func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, w := range m.workers {
@@ -182,7 +184,7 @@ func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 		if request := m.resizes[w]; request != nil && request.granted {
 			known = request.desired
 		}
-		if w != but && known != nil && w.rejected == nil && !w.preempted && !w.released.Load() {
+		if w != but && known != nil && w.rejected == nil && !w.preempted && !w.removedFromSource && !w.released.Load() {
 			others = append(others, known)
 		}
 	}

@@ -1,0 +1,34 @@
+package podworker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/kubelet/config"
+)
+
+// TestForciblyDeletedPodsDoNotCount deletes a Pod so that the API has it no longer while its container still stops.
+func TestForciblyDeletedPodsDoNotCount(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a")
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	release := f.runtime.Block("StopContainer")
+	defer release()
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	f.waitFor("its container stops", func() bool { return f.runtime.Calls("StopContainer") == 1 })
+	others := func() int {
+		f.admitter.mu.Lock()
+		defer f.admitter.mu.Unlock()
+		return len(f.admitter.others)
+	}
+	f.add(pod("b"))
+	require.Equal(t, 1, others(), "a deleted Pod counts until it has ended")
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: deleted(p)})
+	f.add(pod("c"))
+	require.Equal(t, 1, others(), "only b")
+	require.True(t, f.manager.Has(p.UID), "its end is waited for")
+	release()
+	f.waitFor("gone", func() bool { return !f.manager.Has(p.UID) })
+}

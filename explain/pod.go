@@ -276,11 +276,19 @@ func podReady(f *facts) *finding {
 	if ready := podutil.FindCondition(&f.pod.Status, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
 		found := &finding{state: Ready, reason: "Ready", since: ready.LastTransitionTime.Time, verdict: "running and ready"}
 		if took := f.startDuration(); took > 0 {
-			found.verdict = fmt.Sprintf("running and ready, %.0f ms after it was accepted", millis(took))
+			found.verdict = fmt.Sprintf("running and ready, %s after it was accepted", formatStart(took))
 		}
 		return found
 	}
 	return nil
+}
+
+// formatStart is a duration in the unit in which people compare starts.
+func formatStart(d time.Duration) string {
+	if d >= 10*time.Second {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.0f ms", millis(d))
 }
 
 // startDuration returns the time from the Pod's acceptance until it was first ready, 0 if the record lacks one of them.

@@ -55,8 +55,8 @@ plugins=github.com/containernetworking/plugins
 containerd_version=$(version "$containerd")
 plugins_version=$(version "$plugins")
 
-# Of containerd, what Berth's node uses: CRI over overlayfs (or native) snapshots.
-build containerd "$containerd/cmd/containerd" 0 \
+# Of containerd, with our plugin, what Berth's node uses: CRI over overlayfs (or native) snapshots.
+build containerd ./cmd/containerd 0 \
 	"urfave_cli_no_docs osusergo netgo static_build no_btrfs no_devmapper no_zfs no_tracing" \
 	"-X $containerd/version.Version=$containerd_version"
 build containerd-shim-runc-v2 "$containerd/cmd/containerd-shim-runc-v2" 0 \

@@ -3,6 +3,7 @@ module github.com/berth-dev/berth/containers
 go 1.26.8
 
 require (
+	github.com/berth-dev/berth/codepages v0.0.0
 	cyphar.com/go-pathrs v0.2.6 // indirect
 	dario.cat/mergo v1.0.2 // indirect
 	github.com/Microsoft/go-winio v0.6.3-0.20251027160822-ad3df93bed29 // indirect
@@ -165,3 +166,5 @@ tool (
 	github.com/containernetworking/plugins/plugins/meta/portmap
 	github.com/opencontainers/runc
 )
+
+replace github.com/berth-dev/berth/codepages => ../codepages

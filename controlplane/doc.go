@@ -22,15 +22,14 @@
 //	supervisor              starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
 //	gctuner                 garbage collection: often while idle, rarely while busy
-//	codepages               releases the memory of code that only the start needed
 //	idletuner               saves wake-ups while the cluster is not in use
 //	watchprobe              detects that the controller manager has started
 //	atomicfile              replaces private files atomically
 //	statuspipe              writes one JSON line for each state that a component reaches
 //
 // The module imports nothing of the root module, because that would add the root's
-// requirements to this one; so atomicfile is a copy of internal/atomicfile. Module dns imports
-// nothing of this one for the same reason, so it has a copy of codepages.
+// requirements to this one; so atomicfile is a copy of internal/atomicfile. Module codepages,
+// which releases the memory of code that only the start needed, requires nothing.
 //
 // Only etcd, apiserver, bootstrap, controllermanager and scheduler import the real
 // components; the other packages build and test in seconds.

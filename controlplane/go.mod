@@ -3,6 +3,7 @@ module github.com/berth-dev/berth/controlplane
 go 1.26.8
 
 require (
+	github.com/berth-dev/berth/codepages v0.0.0
 	github.com/KimMachineGun/automemlimit v0.7.5
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
@@ -234,3 +235,5 @@ replace (
 )
 
 tool k8s.io/kubernetes/cmd/kubectl
+
+replace github.com/berth-dev/berth/codepages => ../codepages

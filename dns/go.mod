@@ -3,6 +3,7 @@ module github.com/berth-dev/berth/dns
 go 1.26.8
 
 require (
+	github.com/berth-dev/berth/codepages v0.0.0
 	github.com/coredns/caddy v1.1.4-0.20250930002214-15135a999495
 	github.com/coredns/coredns v1.14.7
 	github.com/miekg/dns v1.1.72
@@ -82,3 +83,5 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+replace github.com/berth-dev/berth/codepages => ../codepages

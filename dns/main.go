@@ -5,15 +5,17 @@
 package main
 
 import (
+	"context"
 	"os"
 	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
+	"github.com/coredns/coredns/plugin/pkg/log"
 	"k8s.io/client-go/transport"
 
-	"github.com/berth-dev/berth/dns/codepages"
+	"github.com/berth-dev/berth/codepages"
 	_ "github.com/berth-dev/berth/dns/loop" // in place of CoreDNS's
 	"github.com/berth-dev/berth/dns/socketmetrics"
 
@@ -50,5 +52,6 @@ func main() {
 		}
 		return codepages.Release()
 	})
+	codepages.ReleaseWhileIdle(context.Background(), func(err error) { log.Warningf("memory is not released while idle: %v", err) })
 	coremain.Run()
 }

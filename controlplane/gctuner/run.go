@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/berth-dev/berth/codepages"
 )
 
 // restPeriod is how long a process must have allocated less before memory is returned to the system.
@@ -49,7 +50,7 @@ func run(ctx context.Context, garbage uint64, rest time.Duration, release func()
 	p := &tuner{garbage: garbage, load: busy, collected: now, ticked: now} // it was busy with its start
 	percent := normalPercent                                               // what the collector uses
 	collected := make(chan struct{}, 1)
-	notifyCollections(ctx, collected)
+	codepages.NotifyCollections(ctx, collected)
 	// It runs until the process is quiet: the next collection of one that allocates a little is up to two minutes away, and
 	// keeps as much garbage as there is live memory.
 	ticks := time.NewTicker(rest)
@@ -88,22 +89,4 @@ func readSample() sample {
 	values := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(values)
 	return sample{at: time.Now(), allocated: values[0].Value.Uint64(), live: values[1].Value.Uint64()}
-}
-
-// collectionMarker is an object without references, so that each collection finalizes it.
-type collectionMarker struct{ _ [16]byte }
-
-// notifyCollections sends to the channel some time after each collection, until ctx ends. A value that was not received yet
-// also stands for the collections that follow.
-func notifyCollections(ctx context.Context, collected chan<- struct{}) {
-	runtime.SetFinalizer(&collectionMarker{}, func(*collectionMarker) {
-		if ctx.Err() != nil {
-			return
-		}
-		select {
-		case collected <- struct{}{}:
-		default:
-		}
-		notifyCollections(ctx, collected)
-	})
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/berth-dev/berth/codepages"
 )
 
 const mib = 1 << 20
@@ -98,9 +100,9 @@ func currentGCPercent() uint64 {
 	return value[0].Value.Uint64()
 }
 
-func TestNotifyCollections(t *testing.T) {
+func TestSamplesOfCollections(t *testing.T) {
 	collected := make(chan struct{}, 1)
-	notifyCollections(t.Context(), collected)
+	codepages.NotifyCollections(t.Context(), collected)
 	var before sample
 	for range 3 {
 		collectUntilNotified(collected)

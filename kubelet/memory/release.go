@@ -16,15 +16,18 @@ import (
 // that are too large) and a page fault for each part of the program that runs again; the page cache serves those
 // without reading a disk. An error concerns only the program's pages and has no effect but a larger process.
 func Release() error {
-	maps, err := os.ReadFile("/proc/self/smaps")
-	mappings := cleanMappings(maps)
-	maps = nil // garbage for the next collections
 	runtime.GC()
 	debug.FreeOSMemory() // collects again
+	return releaseProgram()
+}
+
+// releaseProgram releases the unmodified pages of the program's file and libraries.
+func releaseProgram() error {
+	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		return fmt.Errorf("release the program's pages: %w", err)
 	}
-	for _, m := range mappings {
+	for _, m := range cleanMappings(maps) {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.size, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("release the program's pages: %w", errno)
 		}

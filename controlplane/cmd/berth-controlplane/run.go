@@ -20,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/codepages"
 	"github.com/berth-dev/berth/controlplane/apiserver"
-	"github.com/berth-dev/berth/controlplane/codepages"
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"

@@ -2,32 +2,56 @@ package codepages
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 func TestReleaseMakesTheProcessSmaller(t *testing.T) {
-	program, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	require.NotEmpty(t, program) // all of it is in the kernel's cache now
+	if _, err := os.ReadFile("/proc/self/exe"); err != nil { // all of it is in the kernel's cache now
+		t.Fatal(err)
+	}
 	before := fileMemory(t)
-	require.NoError(t, Release())
-	require.Less(t, fileMemory(t), before)
-	require.NoError(t, Release(), "the code that it runs is mapped again")
+	if err := Release(); err != nil {
+		t.Fatal(err)
+	}
+	if after := fileMemory(t); after >= before {
+		t.Errorf("%d KiB of files in memory, %d before", after, before)
+	}
+	if err := Release(); err != nil {
+		t.Errorf("the second time, when the code that runs is mapped again: %v", err)
+	}
+}
+
+func TestNotifyCollections(t *testing.T) {
+	collected := make(chan struct{}, 1)
+	NotifyCollections(t.Context(), collected)
+	for range 3 {
+		for notified := false; !notified; { // a collection may end before the last one is known to have ended
+			runtime.GC()
+			select {
+			case <-collected:
+				notified = true
+			default:
+			}
+		}
+	}
 }
 
 // fileMemory is the memory of this process that belongs to files, in KiB.
 func fileMemory(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for line := range strings.Lines(string(status)) {
 		if size, found := strings.CutPrefix(line, "RssFile:"); found {
 			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(size), " kB"))
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			return kib
 		}
 	}
@@ -47,7 +71,8 @@ func TestParseSelectsReadOnlyMappingsOfTheProgram(t *testing.T) {
 		"00400000-00452000 r-xp 00000000 08:02 173521      /usr/lib/berth/a program (deleted)": false,
 	} {
 		start, end, found := parse(line, program)
-		require.Equal(t, want, found, line)
-		require.Equal(t, want, end > start, line)
+		if found != want || (end > start) != want {
+			t.Errorf("%s: %x to %x, %v; want %v", line, start, end, found, want)
+		}
 	}
 }

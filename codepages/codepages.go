@@ -4,7 +4,8 @@
 // start that runs through the code of all of Kubernetes nearly the whole file counts as memory of the process. What is released
 // stays in the kernel's cache of files, as the first to go when memory is short, and is mapped again at its next use.
 //
-// It is a copy of controlplane/codepages: the modules import nothing of each other.
+// It is a module of its own, without requirements, for the programs whose modules pin what other systems require: the control
+// plane, DNS and containerd. The node's own process releases its heap as well, by kubelet/memory.
 package codepages
 
 import (
@@ -14,8 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 const (
@@ -40,7 +40,7 @@ func Release() (err error) {
 		if !found {
 			continue
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED); errno != 0 {
+		if _, _, errno := syscall.Syscall(syscall.SYS_MADVISE, start, end-start, syscall.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("release pages of code at %x: %w", start, errno)
 		}
 	}

@@ -123,7 +123,7 @@ func recipes() map[string]recipe {
 		"resource-consumer": {
 			ids: ids(imageutils.ResourceConsumer), on: "base",
 			programs: map[string]string{"/usr/bin/stress": "/usr/bin/stress"},
-			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu": "consume-cpu"},
+			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu/consume-cpu": "consume-cpu"},
 			config:   ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
 		},
 	}

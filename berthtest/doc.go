@@ -17,7 +17,8 @@
 // # Suites for envtest
 //
 // A suite that was written for controller-runtime's package envtest, such as those that kubebuilder makes, uses whole clusters by a change of
-// the import; see [Environment]. Its types are of this package, so that a suite may use any version of controller-runtime:
+// the import; see [Environment]. Its types are of this package, which does not need controller-runtime; the suite's has to compile with the
+// client-go that this package uses:
 //
 //	import envtest "github.com/berth-dev/berth/berthtest"
 //

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/cluster"
 	"github.com/berth-dev/berth/bench/suite/eviction"
 	"github.com/berth-dev/berth/bench/suite/expect"
+	"github.com/berth-dev/berth/bench/suite/fork"
 	"github.com/berth-dev/berth/bench/suite/page"
 	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
@@ -29,7 +30,7 @@ import (
 // benchmarks returns all benchmarks in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), cluster.Idle(), page.Benchmark(), service.Benchmark(),
+		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), cluster.Idle(), fork.Benchmark(), page.Benchmark(), service.Benchmark(),
 		provision.Benchmark(), provision.Idle(), eviction.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),

@@ -96,7 +96,11 @@ func (e *Environment) Start() (_ *rest.Config, err error) {
 		return nil, err
 	}
 	defer func() {
-		if err != nil && e.running != nil {
+		if err == nil {
+			return
+		}
+		err = errors.Join(err, e.WebhookInstallOptions.Cleanup())
+		if e.running != nil {
 			err = errors.Join(err, e.stopCluster())
 		}
 	}()

@@ -219,6 +219,20 @@ func TestExistingClusterIsThatOfTheKubeconfig(t *testing.T) {
 	require.False(t, e.usesExistingCluster())
 }
 
+func TestAFailedStartLeavesNoFiles(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	exists := true
+	env := Environment{
+		UseExistingCluster: &exists, Config: &rest.Config{Host: "127.0.0.1:1"},
+		CRDs: []*apiextensionsv1.CustomResourceDefinition{{ObjectMeta: metav1.ObjectMeta{Name: "greetings.test.berth.dev"}}},
+	}
+	_, err := env.Start()
+	require.ErrorContains(t, err, "connection refused")
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
 func TestUsersAreSignedByTheClustersAuthority(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, err := servingCertificate("localhost") // any authority

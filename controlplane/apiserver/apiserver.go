@@ -116,6 +116,7 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 	}
 	config.KubeAPIs.EndpointReconcilerConfig.Interval = endpointPeriod
 	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
+	config.KubeAPIs.ControlPlane.Generic.SkipOpenAPIInstallation = true
 	reportUse(config.Aggregator.GenericConfig, s.deps.Used) // all requests reach the aggregator first
 	completed, err := config.Complete()
 	if err != nil {
@@ -129,6 +130,9 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 		return fmt.Errorf("add bootstrap: %w", err)
 	}
 	if err := s.installMetrics(server.GenericAPIServer, completed); err != nil {
+		return err
+	}
+	if err := installOpenAPI(server.GenericAPIServer, config.KubeAPIs.ControlPlane.Generic); err != nil {
 		return err
 	}
 	prepared, err := server.PrepareRun()

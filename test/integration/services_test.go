@@ -138,6 +138,9 @@ func (c *cluster) reachesAll(t *testing.T, address string, pods []string) {
 
 // checkKubectl reaches the Service by kubectl's own ways.
 func (c *cluster) checkKubectl(t *testing.T, pods []string) {
+	for _, version := range []string{"v2", "v3/api/v1"} { // which the API server builds when they are first requested
+		require.Contains(t, c.mustRun("kubectl", "get", "--raw", "/openapi/"+version), `"io.k8s.api.core.v1.PodSpec":{`)
+	}
 	info := c.mustRun("kubectl", "cluster-info")
 	require.Contains(t, info, "Kubernetes control plane")
 	require.Contains(t, info, "/api/v1/namespaces/kube-system/services/kube-dns:dns/proxy")

@@ -20,8 +20,8 @@ import (
 // inPool is set for the process that TestPool runs with a pool.
 const inPool = "BERTHTEST_IN_POOL"
 
-// TestPool starts clusters in a process that `berth pool` runs: each is new, its Node is ready at once, and nothing but files is left of those that
-// the process did not stop: the next start removes these. A test that fails logs what is stuck and writes a page.
+// TestPool starts clusters in a process that `berth pool` runs: each is new, its Node is ready at once, and nothing is left of those that the
+// process did not stop. A test that fails logs what is stuck and writes a page.
 func TestPool(t *testing.T) {
 	if os.Getenv(inPool) != "" {
 		t.Run("first", func(t *testing.T) { useCluster(t) })
@@ -63,6 +63,9 @@ func TestPool(t *testing.T) {
 	sockets, err := filepath.Glob(filepath.Join(tmp, "berth-pool-*"))
 	require.NoError(t, err)
 	require.Empty(t, sockets)
+	directories, err := filepath.Glob(filepath.Join(tmp, "berthtest-*", "c*"))
+	require.NoError(t, err)
+	require.Empty(t, directories, "of clusters")
 }
 
 // useCluster starts a cluster and checks that it is new.

@@ -66,7 +66,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 		return nil, err
 	}
 	if p.watcher, err = pleg.New(pleg.Deps{
-		Runtime: runtime.client, OnPodChanged: base.signals.RuntimeChanged, OnListed: base.signals.RuntimePods,
+		Runtime: runtime.client, OnPodChanged: base.signals.RuntimeChanged, OnListed: base.signals.RuntimePods, OnActive: n.managers.Adopt,
 		ObserveRelist: base.metrics.relist.Observe, Exits: deps.Exits, Clock: deps.Clock, Logger: deps.Logger,
 	}, pleg.Config{RelistPeriod: config.Runtime.RelistPeriod}); err != nil {
 		return nil, err

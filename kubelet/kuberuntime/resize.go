@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -25,9 +24,9 @@ type Resize struct {
 
 // resize plans the change of a running container's limits, if they differ from the spec's.
 func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
-	p.pin(c, s)
 	if cpu, memory := p.resourcesDiffer(c, s); cpu || memory || p.reservationDiffers(c, s) {
 		want := p.in.Resources(c)
+		want.CpusetCpus = "" // a container moves to other CPUs on its own
 		have := s.Resources.GetLinux()
 		if want.CpuQuota <= 0 && have.CpuQuota > 0 {
 			want.CpuQuota = -1
@@ -40,29 +39,6 @@ func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
 		}
 		p.out.Resize = append(p.out.Resize, Resize{Status: s, Container: c, Want: want})
 	}
-}
-
-// pin plans the move of a running container to the CPUs that are its own, or that are shared now.
-func (p *planner) pin(c *corev1.Container, s *container.ContainerStatus) {
-	have := s.Resources.GetLinux()
-	if p.in.Resources == nil || have == nil {
-		return
-	}
-	if move := Move(c, s, p.in.Resources(c).GetCpusetCpus()); move != nil {
-		p.out.Pin = append(p.out.Pin, *move)
-	}
-}
-
-// Move returns the change of a running container's CPUs to those that are wanted; nil if it has them, or may run on all.
-func Move(c *corev1.Container, s *container.ContainerStatus, want string) *Resize {
-	have := s.Resources.GetLinux().GetCpusetCpus()
-	if want == "" || want == have {
-		return nil
-	}
-	if set, err := cpuset.Parse(have); err == nil && set.String() == want {
-		return nil
-	}
-	return &Resize{Status: s, Container: c, Want: &runtimeapi.LinuxContainerResources{CpusetCpus: want}}
 }
 
 // resourcesDiffer reports which of a container's resources differ from the spec. A runtime that does not report a

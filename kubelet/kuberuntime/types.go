@@ -68,8 +68,6 @@ type Actions struct {
 
 	// Resize are the running containers whose limits change while they run.
 	Resize []Resize
-	// Pin are the running containers that move to other CPUs; their Want has the CPUs only.
-	Pin []Resize
 	// Start are the containers to be created and started, in that order, one after another.
 	Start []Start
 	// Waiting are the containers that wait for the end of their backoff.

@@ -165,9 +165,17 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	for _, c := range containers {
 		record(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
 	}
-	uids := slices.Collect(maps.Keys(seen))
+	uids, active := slices.Collect(maps.Keys(seen)), map[types.UID]bool{}
+	for _, c := range containers {
+		if uid := types.UID(c.Labels[podUIDLabel]); uid != "" && c.State != runtimeapi.ContainerState_CONTAINER_EXITED {
+			active[uid] = true
+		}
+	}
 	for _, uid := range w.diff(seen, count) {
 		w.deps.OnPodChanged(uid)
+	}
+	if w.deps.OnActive != nil {
+		w.deps.OnActive(slices.Collect(maps.Keys(active)))
 	}
 	if w.deps.OnListed != nil {
 		w.deps.OnListed(uids)

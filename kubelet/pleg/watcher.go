@@ -58,6 +58,8 @@ type Deps struct {
 	OnPodChanged func(uid types.UID)
 	// OnListed, if set, is called after each relist with the Pods that the runtime has. It must not block.
 	OnListed func(uids []types.UID)
+	// OnActive, if set, is called before OnListed with those of its Pods that have containers which have not exited. It must not block.
+	OnActive func(uids []types.UID)
 	// ObserveRelist, if set, is called after each relist with its duration. It must not block.
 	ObserveRelist func(took time.Duration)
 	// Exits, if set, knows how containers ended whose exit code the runtime has lost.

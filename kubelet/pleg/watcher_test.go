@@ -30,6 +30,8 @@ type fixture struct {
 	mu    sync.Mutex
 	dirty map[types.UID]int
 	lists int
+	// active are the Pods that the last list has found with containers that have not exited.
+	active []types.UID
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -40,6 +42,7 @@ func newFixture(t *testing.T) *fixture {
 		Runtime: f.runtime, Clock: f.clock,
 		OnPodChanged: func(uid types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.dirty[uid]++ },
 		OnListed:     func([]types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.lists++ },
+		OnActive:     func(uids []types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.active = uids },
 	}, pleg.Config{})
 	require.NoError(t, err)
 	return f
@@ -88,6 +91,25 @@ func TestEverythingIsListedAtConnectAndReconnect(t *testing.T) {
 		return f.dirty["meanwhile"] == 1
 	})
 	require.Zero(t, f.watcher.MissedEvents(), "a reconnect explains what it finds")
+}
+
+func TestListsNameThePodsThatMayRun(t *testing.T) {
+	f := newFixture(t)
+	for _, uid := range []string{"created", "running", "exited", "empty"} {
+		f.runSandbox(uid)
+	}
+	f.startContainer(f.sandboxID("running"), "running", "runs")
+	f.startContainer(f.sandboxID("exited"), "exited", "exits")
+	f.runtime.Exit("exits", 0)
+	_, err := f.runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: f.sandboxID("created"), Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "new"}, Labels: map[string]string{container.PodUIDLabel: "created"},
+		},
+	})
+	require.NoError(t, err)
+	f.start()
+	f.waitLocked("listed", func() bool { return f.lists == 1 })
+	require.ElementsMatch(t, []types.UID{"created", "running"}, f.active)
 }
 
 func TestLostEventIsFoundAndCounted(t *testing.T) {

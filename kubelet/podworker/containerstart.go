@@ -27,6 +27,8 @@ type containerStart struct {
 	// sandbox is the configuration that the sandbox was made with; nil if an earlier process made it.
 	sandbox *runtimeapi.PodSandboxConfig
 	request ContainerRequest
+	// cpus are those that the container was created with; empty for all.
+	cpus string
 	// remove are earlier instances to be removed first.
 	remove []*container.ContainerStatus
 	// started reports at once that the container runs, whatever its postStart hook still does.
@@ -84,6 +86,7 @@ func (s *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateC
 	if err != nil {
 		return nil, err
 	}
+	s.cpus = config.GetLinux().GetResources().GetCpusetCpus()
 	sandbox := s.sandbox
 	if sandbox == nil {
 		if sandbox, _, err = s.actions.deps.Builder.Sandbox(ctx, s.pod, s.attempt); err != nil {

@@ -129,10 +129,12 @@ type Builder interface {
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
 	// Resources returns the runtime's resources of a container; nil if they are not known yet.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
-	// Placed records on which CPUs the Pod's running containers are; "" stands for all of the machine. A container whose start has
-	// failed after Container was called is one that NotStarted names.
-	Placed(uid types.UID, running map[string]string, starting func(container string) bool)
-	NotStarted(uid types.UID, container string)
+	// CPUs returns on which CPUs a container is to run, and Move the same for one that is about to be moved there; empty for all.
+	CPUs(uid types.UID, container string) string
+	Move(uid types.UID, container string) string
+	// Placed records on which CPUs the Pod's containers are that run or may run; "" stands for all of the machine. Those in
+	// transition are as well where Container and Move have said.
+	Placed(uid types.UID, running map[string]string, inTransition func(container string) bool)
 	// DeviceStatus returns the health of a container's devices; nil if it has none.
 	DeviceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus
 	// SandboxResources returns the resources of all containers of a Pod together, and what the runtime itself needs for it

@@ -15,6 +15,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -90,12 +91,21 @@ type statuses struct {
 	last     map[types.UID]corev1.PodStatus
 	finished map[types.UID]bool
 	changed  chan struct{}
-	atFinish func() // set before there are Pods; called when an object may go
+	refused  []string // containers of statuses that the API does not accept: they have ended for good, and have not any more
+	atFinish func()   // set before there are Pods; called when an object may go
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, before := range s.last[pod.UID].ContainerStatuses {
+		c, _ := podutil.FindContainer(&pod.Spec, before.Name)
+		now := podutil.FindStatus(st.ContainerStatuses, before.Name)
+		if before.State.Terminated != nil && c != nil && now != nil && now.State.Terminated == nil &&
+			!status.WillRestart(&pod.Spec, c, before.State.Terminated.ExitCode) {
+			s.refused = append(s.refused, before.Name)
+		}
+	}
 	s.last[pod.UID] = st
 	select {
 	case s.changed <- struct{}{}:
@@ -235,13 +245,50 @@ type builder struct {
 	classesErr error
 	// prepareErr is what the next PreparePod fails with.
 	prepareErr error
+	// cpus are those of all containers; placed are the distinct values of the container main in calls of Placed, in order.
+	cpus   string
+	placed []string
 }
 
 func (b *builder) PrepareResources(context.Context, *corev1.Pod) error { return nil }
 
-func (b *builder) Placed(types.UID, map[string]string, func(string) bool) {}
+func (b *builder) Placed(_ types.UID, running map[string]string, _ func(string) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	place, runs := running["main"]
+	switch {
+	case !runs:
+		place = "nowhere"
+	case place == "":
+		place = "anywhere"
+	}
+	if n := len(b.placed); n == 0 || b.placed[n-1] != place {
+		b.placed = append(b.placed, place)
+	}
+}
 
-func (b *builder) NotStarted(types.UID, string) {}
+func (b *builder) CPUs(types.UID, string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cpus
+}
+
+func (b *builder) Move(uid types.UID, container string) string { return b.CPUs(uid, container) }
+
+func (b *builder) setCPUs(cpus string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cpus = cpus
+}
+
+// places returns where the container main was since the last call.
+func (b *builder) places() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	placed := b.placed
+	b.placed = nil
+	return placed
+}
 
 func (b *builder) DeviceStatus(*corev1.Pod, string) []corev1.ResourceStatus { return nil }
 
@@ -271,11 +318,13 @@ func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
 }
 
 func (b *builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {
+	resources := b.Resources(req.Pod, req.Start.Container)
+	resources.CpusetCpus = b.CPUs(req.Pod.UID, req.Start.Container.Name)
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: req.Start.Container.Name, Attempt: req.Start.Attempt},
 		Image:    &runtimeapi.ImageSpec{Image: req.Start.Container.Image},
 		Labels:   labels(req.Pod, req.Start.Container.Name),
-		Linux:    &runtimeapi.LinuxContainerConfig{Resources: b.Resources(req.Pod, req.Start.Container)},
+		Linux:    &runtimeapi.LinuxContainerConfig{Resources: resources},
 		Annotations: map[string]string{
 			container.HashAnnotation:         strconv.FormatUint(kuberuntime.HashContainer(req.Start.Container), 16),
 			container.RestartCountAnnotation: strconv.Itoa(int(req.Start.Attempt)),

@@ -2,34 +2,48 @@ package podworker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 const opPin = "pin"
 
-// pinContainers starts to move running containers to the CPUs that are theirs now.
-func (w *worker) pinContainers(ctx context.Context, pins []kuberuntime.Resize) {
-	var todo []kuberuntime.Resize
-	for _, change := range pins {
-		// A runtime may report other CPUs than were set; setting them again would change nothing.
-		if set, asked := w.resize.pinned[change.Status.ID]; !asked || set != change.Want.CpusetCpus {
-			todo = append(todo, change)
+// move is a running container that has to run on other CPUs.
+type move struct{ id, name string }
+
+// pinContainers starts to move running containers to the CPUs that are theirs now, even while their Pod is being stopped: a new container
+// may wait for the CPUs that they leave. What the runtime reports does not count: its own end in the middle of a change may have left a
+// container elsewhere, so each one that this process has not started or moved is moved once.
+func (w *worker) pinContainers(ctx context.Context) {
+	if w.ops[opPin] != nil {
+		return
+	}
+	var todo []move
+	for _, c := range w.runtime.Containers {
+		if c.State != container.StateRunning {
+			continue
+		}
+		if want := w.m.deps.Builder.CPUs(w.uid, c.Name); want != "" && want != w.resize.pinned[c.ID] {
+			todo = append(todo, move{c.ID, c.Name})
 		}
 	}
-	if len(todo) == 0 || w.ops[opPin] != nil || w.backingOff(opPin) {
+	if len(todo) == 0 || w.backingOff(opPin) {
 		return
 	}
 	w.startOp(ctx, opPin, op{}, func(ctx context.Context) func() {
-		done, err := pin(ctx, w.m.deps.Runtime, todo)
+		moved, err := pin(ctx, &w.m.deps, w.uid, todo)
 		return func() {
-			for _, change := range done {
-				w.resize.pinned[change.Status.ID] = change.Want.CpusetCpus
+			for _, c := range todo {
+				if cpus, ok := moved[c.id]; ok {
+					w.resize.pinned[c.id] = cpus
+				} else {
+					delete(w.resize.pinned, c.id)
+				}
 			}
 			w.invalidate()
 			if err != nil {
@@ -41,50 +55,37 @@ func (w *worker) pinContainers(ctx context.Context, pins []kuberuntime.Resize) {
 	})
 }
 
-// pinWhileStopping moves the containers of a Pod that is being stopped to other CPUs, where a new container is to have theirs.
-func (w *worker) pinWhileStopping(ctx context.Context) {
-	if w.ops[opStop] == nil {
-		return
-	}
-	var pins []kuberuntime.Resize
-	for _, s := range w.runtime.Containers {
-		c, _ := podutil.FindContainer(&w.pod.Spec, s.Name)
-		if c == nil || s.State != container.StateRunning || s.Resources.GetLinux() == nil {
+// pin changes the CPUs of containers. It returns where those are, by their ids, for which that is known.
+func pin(ctx context.Context, deps *Deps, uid types.UID, todo []move) (moved map[string]string, err error) {
+	moved = map[string]string{}
+	var errs []error
+	for _, c := range todo {
+		cpus := deps.Builder.Move(uid, c.name)
+		_, err := deps.Runtime.UpdateContainerResources(uncancelled(ctx), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: c.id, Linux: &runtimeapi.LinuxContainerResources{CpusetCpus: cpus},
+		})
+		if ignoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("move container %q to CPUs %s: %w", c.name, cpus, err))
 			continue
 		}
-		if move := kuberuntime.Move(c, s, w.m.deps.Builder.Resources(w.pod, c).GetCpusetCpus()); move != nil {
-			pins = append(pins, *move)
-		}
+		moved[c.id] = cpus
 	}
-	w.pinContainers(ctx, pins)
+	return moved, errors.Join(errs...)
 }
 
-// recordPlaces passes on which CPUs the running containers are on.
+// recordPlaces passes on which CPUs the containers are on that run, or that the runtime may be starting still for an earlier process.
 func (w *worker) recordPlaces() {
 	running := map[string]string{}
 	for _, c := range w.runtime.Containers {
-		if c.State != container.StateRunning {
+		starting := w.ops[opContainer+c.Name] != nil
+		if c.State == container.StateExited || c.State == container.StateCreated && (starting || w.stopped) {
 			continue
 		}
-		set, pinned := w.resize.pinned[c.ID]
-		if !pinned { // else a runtime may report other CPUs than were set
-			set = c.Resources.GetLinux().GetCpusetCpus()
+		cpus := w.resize.pinned[c.ID]
+		if have, other := running[c.Name]; other && have != cpus {
+			cpus = "" // of two instances the older one may be anywhere
 		}
-		running[c.Name] = set
+		running[c.Name] = cpus
 	}
-	w.m.deps.Builder.Placed(w.uid, running, func(name string) bool { return w.ops[opContainer+name] != nil })
-}
-
-// pin changes the CPUs of containers. It returns those that have changed.
-func pin(ctx context.Context, runtime Runtime, todo []kuberuntime.Resize) (done []kuberuntime.Resize, err error) {
-	for _, change := range todo {
-		_, err := runtime.UpdateContainerResources(uncancelled(ctx), &runtimeapi.UpdateContainerResourcesRequest{
-			ContainerId: change.Status.ID, Linux: change.Want,
-		})
-		if ignoreNotFound(err) != nil {
-			return done, fmt.Errorf("move container %q to CPUs %s: %w", change.Container.Name, change.Want.CpusetCpus, err)
-		}
-		done = append(done, change)
-	}
-	return done, nil
+	w.m.deps.Builder.Placed(w.uid, running, func(name string) bool { return w.ops[opContainer+name] != nil || w.ops[opPin] != nil })
 }

@@ -29,8 +29,8 @@ func (w *worker) report() {
 	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead()) {
 		return
 	}
-	if !w.reported && podutil.IsTerminal(&w.pod.Status) {
-		return // an earlier process wrote its last status
+	if !w.reported && podutil.IsTerminal(&w.pod.Status) && (!w.ended() || containersEnded(&w.pod.Status)) {
+		return // an earlier process wrote its last status, or it is not known yet
 	}
 	w.reported = true
 	w.setStatus(status.Compute(status.Input{
@@ -39,6 +39,7 @@ func (w *worker) report() {
 		Runtime:     w.runtime,
 		RuntimeName: w.runtimeName(),
 		Waiting:     w.waiting,
+		Restarting:  w.isRestarting,
 		Messages:    w.terminationMessages,
 		Probes:      probeResults{w.m.deps.Probes},
 		HostIPs:     w.m.config.HostIPs(),
@@ -57,6 +58,19 @@ func (w *worker) report() {
 // to stop.
 func (w *worker) ended() bool {
 	return w.stopped || w.ops[opStop] != nil && len(w.runtime.Running()) == 0
+}
+
+// containersEnded reports whether all containers that the status has, except ephemeral ones, have ended. Those of a terminal Pod have
+// not if who wrote its phase was interrupted, as by a power failure, or is not the kubelet.
+func containersEnded(s *corev1.PodStatus) bool {
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Terminated == nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (w *worker) setStatus(s corev1.PodStatus) {

@@ -45,6 +45,41 @@ func TestNothingIsReadBeforeTheFirstSandbox(t *testing.T) {
 	f.waitStatus("uid-a", "running", running)
 }
 
+// A machine may go down between the write of a Pod's phase and the end of its containers, or another component may write the phase.
+func TestContainersOfATerminalPodEndInItsStatus(t *testing.T) {
+	status := func(state corev1.ContainerState) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated", ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "main", State: state,
+		}}}
+	}
+	for name, state := range map[string]corev1.ContainerState{
+		"waiting": {Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+		"running": {Running: &corev1.ContainerStateRunning{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.add(pod("a", func(p *corev1.Pod) { p.Status = status(state) }))
+			s := f.waitStatus("uid-a", "the container has ended", func(s corev1.PodStatus) bool {
+				return len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].State.Terminated != nil
+			})
+			end := s.ContainerStatuses[0].State.Terminated
+			require.Equal(t, "ContainerStatusUnknown", end.Reason)
+			require.Equal(t, int32(137), end.ExitCode)
+			require.Equal(t, corev1.PodFailed, s.Phase)
+			require.Equal(t, "Terminated", s.Reason)
+		})
+	}
+	t.Run("complete", func(t *testing.T) {
+		f := newFixture(t)
+		f.add(deleted(pod("a", func(p *corev1.Pod) {
+			p.Status = status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}})
+		})))
+		f.waitFor("finished", func() bool { return f.statuses.isFinished("uid-a") })
+		_, written := f.statuses.Get("uid-a")
+		require.False(t, written, "an earlier process wrote its last status")
+	})
+}
+
 // reads is how often the runtime was asked for all that it holds of a Pod.
 func (f *fixture) reads() int {
 	return f.runtime.Calls("ListPodSandbox") + f.runtime.Calls("PodSandboxStatus") + f.runtime.Calls("ContainerStatus")

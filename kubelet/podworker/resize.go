@@ -35,7 +35,7 @@ type resize struct {
 	cgroup  cgroupState
 	// requested are the resources last set on a running container, by its id.
 	requested map[string]*runtimeapi.LinuxContainerResources
-	// pinned are the CPUs last set on a running container, by its id.
+	// pinned are the CPUs that this process last set on a running container, by its id; none if it does not know them.
 	pinned map[string]string
 	// sandbox are the resources last set on the sandbox sandboxID; nil if they are not known.
 	sandbox           *runtimeapi.LinuxContainerResources
@@ -270,7 +270,6 @@ func (w *worker) actuated(ctx context.Context, step *actuation, err error) {
 	r := &w.resize
 	for _, change := range step.done {
 		r.requested[change.Status.ID] = change.Want
-		r.pinned[change.Status.ID] = change.Want.GetCpusetCpus()
 		w.m.deps.Allocations.Actuate(step.pod, change.Container.Name)
 	}
 	r.sandbox, r.sandboxID = step.sandbox, step.sandboxID

@@ -200,9 +200,6 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 	}
 	w.startOp(ctx, key, op{blocking: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
-		if err != nil {
-			w.m.deps.Builder.NotStarted(launch.pod.UID, name)
-		}
 		return func() {
 			done()
 			if err == nil { // containerStarted has recorded that it runs
@@ -235,6 +232,7 @@ func (w *worker) containerStarted(s *containerStart, id string, at time.Time) {
 		w.invalidate()
 	}
 	delete(w.waiting, name)
+	w.resize.pinned[id] = s.cpus
 	if w.state != syncing {
 		return
 	}

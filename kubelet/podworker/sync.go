@@ -39,7 +39,7 @@ func (w *worker) sync(ctx context.Context) {
 		ActuatedMemory: func(name string) (resource.Quantity, bool) {
 			return w.m.deps.Allocations.ActuatedMemory(w.uid, name)
 		},
-		Restarting:  func(id string) bool { return w.restarting[id] },
+		Restarting:  w.isRestarting,
 		LastAttempt: w.lastAttempt,
 	})
 	if !actions.NextSync.IsZero() {
@@ -53,6 +53,7 @@ func (w *worker) sync(ctx context.Context) {
 	w.updateBackoff(actions.Waiting)
 	w.mountVolumes(ctx)
 	w.pullImages(ctx, actions)
+	w.pinContainers(ctx)
 	switch {
 	case actions.RestartAll:
 		w.restartAll(ctx, actions)
@@ -60,7 +61,6 @@ func (w *worker) sync(ctx context.Context) {
 		w.createSandbox(ctx, actions)
 	default:
 		w.actuate(ctx, actions)
-		w.pinContainers(ctx, actions.Pin)
 		for _, kill := range actions.Kill {
 			w.startKill(ctx, kill)
 		}
@@ -191,6 +191,9 @@ func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
 		}
 	})
 }
+
+// isRestarting reports whether a container was stopped to be started again.
+func (w *worker) isRestarting(id string) bool { return w.restarting[id] }
 
 // gcContainers removes containers and sandboxes that are not needed any more. The two newest instances of each container
 // stay, for its state and its last state.

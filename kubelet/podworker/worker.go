@@ -253,7 +253,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 		w.sync(ctx)
 	case terminating:
 		w.terminate(ctx)
-		w.pinWhileStopping(ctx)
+		w.pinContainers(ctx)
 	case terminated:
 		gone = w.finish(ctx)
 	}

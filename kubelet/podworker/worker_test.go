@@ -237,6 +237,9 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 			f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
 				return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
 			})
+			f.statuses.mu.Lock()
+			require.Empty(t, f.statuses.refused)
+			f.statuses.mu.Unlock()
 			f.runtime.Exit("main", 0)
 			f.waitStatus(p.UID, "ended by itself", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
 		})

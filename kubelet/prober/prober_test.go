@@ -82,7 +82,7 @@ func TestLivenessFailureAsksForKill(t *testing.T) {
 		failure, failed := b.Failed("c1")
 		require.True(t, failed)
 		require.Equal(t, prober.Failure{Type: prober.Liveness, Message: "not yet", GraceSeconds: ptr.To[int64](5)}, failure)
-		requireReady(t, b, "c1", false)
+		requireReady(t, b, "c1", true)
 
 		// The container that takes its place is looked at afresh.
 		b.ContainerStarted(p, started("c2"))
@@ -90,6 +90,34 @@ func TestLivenessFailureAsksForKill(t *testing.T) {
 		require.False(t, failed)
 		_, known := b.Ready("c1")
 		require.False(t, known)
+	})
+}
+
+// A container that is killed for its liveness probe may be in its preStop hook for long, in which it says by its readiness probe whether
+// it serves.
+func TestReadinessProbeOutlivesAFailedLivenessProbe(t *testing.T) {
+	run(t, func(kind string, at time.Duration) (probe.Result, string, error) {
+		if kind == "alive" || at > time.Minute {
+			return probe.Failure, "sick", nil
+		}
+		return probe.Success, "", nil
+	}, func(t *testing.T, b *fixture) {
+		p := pod(corev1.Container{LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready")})
+		b.ContainerStarted(p, started("c1"))
+		b.wait(35 * time.Second)
+		_, failed := b.Failed("c1")
+		require.True(t, failed)
+		requireReady(t, b, "c1", true)
+		before := len(b.prober.times("ready"))
+		b.wait(2 * time.Minute)
+		require.Greater(t, len(b.prober.times("ready")), before)
+		require.Len(t, b.prober.times("alive"), 3)
+		requireReady(t, b, "c1", false)
+
+		b.ContainerStopped(p.UID, "c1")
+		before = len(b.prober.times("ready"))
+		b.wait(3 * time.Minute)
+		require.Len(t, b.prober.times("ready"), before)
 	})
 }
 

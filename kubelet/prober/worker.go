@@ -196,11 +196,8 @@ func (w *worker) applyResult(passed bool, message string) (changed, more bool) {
 	case cp.terminating:
 		return false, false
 	case !passed:
+		// The container is about to be killed. Until it has ended, which its preStop hook may delay, its readiness probe goes on.
 		cp.failure = &Failure{Type: w.kind, Message: message, GraceSeconds: w.spec.TerminationGracePeriodSeconds}
-		for _, stop := range cp.cancels {
-			stop() // the container is about to be killed
-		}
-		m.setReady(cp, false)
 		return true, false
 	case w.kind == Startup:
 		m.setStarted(cp)

@@ -25,50 +25,111 @@ func exclusivePod(uid types.UID) *corev1.Pod {
 	}}}}
 }
 
+// newPlacing returns a Manager of a machine with 4 CPUs of which 0 is reserved. It has admitted the Pod own, whose container c has CPU 1.
+func newPlacing(t *testing.T, dir string) *resources.Manager {
+	m, err := resources.New(resources.Deps{
+		Client: fake.NewClientset(), Topology: machinetest.New(1, 1, 4, 1), OnPoolChanged: func() {}, OnDevicesChanged: func() {}, OnHealthChanged: func(types.UID) {},
+	}, resources.Config{Dir: dir, StaticCPUs: true, ReservedCPUCount: 1})
+	require.NoError(t, err)
+	require.NoError(t, m.Open())
+	return m
+}
+
+// place calls Place for the container of the Pod own, and returns when that waits or has returned.
+func place(ctx context.Context, m *resources.Manager) <-chan error {
+	placed := make(chan error, 1)
+	go func() {
+		_, err := m.Place(ctx, "own", "c")
+		placed <- err
+	}()
+	synctest.Wait()
+	return placed
+}
+
+func admitOwn(t *testing.T, m *resources.Manager) {
+	require.True(t, m.Admit(&lifecycle.PodAdmitAttributes{Pod: exclusivePod("own")}).Admit)
+}
+
+func none(string) bool { return false }
+func all(string) bool  { return true }
+
 func TestContainersStartWhenTheirCPUsAreLeft(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		m, err := resources.New(resources.Deps{
-			Client: fake.NewClientset(), Topology: machinetest.New(1, 1, 4, 1), OnPoolChanged: func() {}, OnDevicesChanged: func() {}, OnHealthChanged: func(types.UID) {},
-		}, resources.Config{Dir: dir, StaticCPUs: true, ReservedCPUCount: 1})
-		require.NoError(t, err)
-		require.NoError(t, m.Open())
-		idle := func(string) bool { return false }
+		m := newPlacing(t, dir)
+		m.Adopt(nil)
 		starting, err := m.Place(t.Context(), "starting", "c")
 		require.NoError(t, err)
 		require.Equal(t, "0-3", starting.CPUs)
-		m.Placed("running", map[string]string{"c": ""}, idle)
-		m.Placed("elsewhere", map[string]string{"c": "0"}, idle)
-		require.True(t, m.Admit(&lifecycle.PodAdmitAttributes{Pod: exclusivePod("own")}).Admit)
+		m.Placed("running", map[string]string{"c": ""}, none)
+		m.Placed("elsewhere", map[string]string{"c": "0"}, none)
+		admitOwn(t, m)
 
-		placed := make(chan error, 1)
-		place := func(ctx context.Context) {
-			go func() {
-				_, err := m.Place(ctx, "own", "c")
-				placed <- err
-			}()
-			synctest.Wait()
-		}
-		place(t.Context())
+		placed := place(t.Context(), m)
 		require.Empty(t, placed)
-		m.Placed("running", map[string]string{"c": "0,2-3"}, idle)
+		m.Placed("running", map[string]string{"c": "0,2-3"}, none)
 		synctest.Wait()
 		require.Empty(t, placed, "the other is still starting")
-		m.Placed("starting", nil, func(string) bool { return true })
+		m.Placed("starting", nil, all)
 		synctest.Wait()
 		require.Empty(t, placed)
-		m.NotStarted("starting", "c")
+		m.Placed("starting", nil, none) // it has failed
 		require.NoError(t, <-placed)
 
-		m.Placed("running", map[string]string{"c": "0-3"}, idle)
-		place(t.Context())
-		require.ErrorContains(t, <-placed, `container "c" is to have CPUs 1 for itself: container "c" of Pod running still runs on them`)
+		m.Placed("running", map[string]string{"c": "0-3"}, none)
+		require.ErrorContains(t, <-place(t.Context(), m), `container "c" is to have CPUs 1 for itself: container "c" of Pod running still runs on them`)
 		ctx, cancel := context.WithCancel(t.Context())
-		place(ctx)
+		placed = place(ctx, m)
 		cancel()
 		require.ErrorIs(t, <-placed, context.Canceled)
 		m.Release("running")
-		place(t.Context())
+		require.NoError(t, <-place(t.Context(), m))
+	})
+}
+
+func TestContainersCountWhereTheyMoveToAndWhereTheyWere(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := newPlacing(t, dir)
+		m.Adopt(nil)
+		m.Placed("shared", map[string]string{"c": "0"}, none)
+		require.Equal(t, "0-3", m.Move("shared", "c").CPUs)
+		admitOwn(t, m)
+		placed := place(t.Context(), m)
+		require.Empty(t, placed, "the call that moves the other may come at any time")
+		m.Placed("shared", map[string]string{"c": "0"}, all)
+		synctest.Wait()
+		require.Empty(t, placed)
+		require.Equal(t, "0,2-3", m.Move("shared", "c").CPUs)
+		m.Placed("shared", map[string]string{"c": "0,2-3"}, none)
 		require.NoError(t, <-placed)
+	})
+}
+
+func TestContainersOfAnEarlierProcessCountEverywhere(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := newPlacing(t, dir)
+		admitOwn(t, m)
+		require.ErrorContains(t, <-place(t.Context(), m), "the container runtime has not listed its containers yet")
+		placed := place(t.Context(), m)
+		m.Placed("read", map[string]string{"c": "0"}, none)
+		m.Adopt([]types.UID{"read", "orphan"})
+		synctest.Wait()
+		require.Empty(t, placed)
+		m.Placed("orphan", nil, none)
+		require.NoError(t, <-placed)
+	})
+}
+
+func TestPodsThatNoWorkerReadsDoNotBlockForEver(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := newPlacing(t, dir)
+		admitOwn(t, m)
+		m.Adopt([]types.UID{"unread"})
+		placed := place(t.Context(), m)
+		require.Empty(t, placed)
+		require.NoError(t, <-placed, "the Pod may be the API server, without which no worker reads the others")
 	})
 }

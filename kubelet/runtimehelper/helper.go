@@ -339,13 +339,18 @@ func (h *Helper) pin(pod *corev1.Pod, c *corev1.Container, to *runtimeapi.LinuxC
 }
 
 // Placed implements podworker.Builder.
-func (h *Helper) Placed(uid types.UID, running map[string]string, starting func(container string) bool) {
-	h.deps.Managers.Placed(uid, running, starting)
+func (h *Helper) Placed(uid types.UID, running map[string]string, inTransition func(container string) bool) {
+	h.deps.Managers.Placed(uid, running, inTransition)
 }
 
-// NotStarted implements podworker.Builder.
-func (h *Helper) NotStarted(uid types.UID, container string) {
-	h.deps.Managers.NotStarted(uid, container)
+// CPUs implements podworker.Builder.
+func (h *Helper) CPUs(uid types.UID, container string) string {
+	return h.deps.Managers.Pin(uid, container).CPUs
+}
+
+// Move implements podworker.Builder.
+func (h *Helper) Move(uid types.UID, container string) string {
+	return h.deps.Managers.Move(uid, container).CPUs
 }
 
 // set copies where a container runs. No quota limits the time of CPUs that no other container has.

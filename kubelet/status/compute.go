@@ -69,6 +69,9 @@ type Input struct {
 	RuntimeName string
 	// Waiting is, by container name, why a container that should run does not.
 	Waiting map[string]Waiting
+	// Restarting reports whether the instance with the runtime id was stopped so that another one starts, whatever its exit
+	// code and its restart policy say. Nil knows none.
+	Restarting func(id string) bool
 	// Messages are the termination messages of ended instances, by runtime id.
 	Messages map[string]string
 	// Probes may be nil: then no container has probes.

@@ -161,6 +161,24 @@ func TestVanishedContainerCountsAsRestart(t *testing.T) {
 	require.Equal(t, int32(137), s.LastTerminationState.Terminated.ExitCode)
 }
 
+func TestContainerThatIsStoppedToBeStartedAgainWaits(t *testing.T) {
+	in := status.Input{
+		Pod: pod(corev1.RestartPolicyNever, "a"), Runtime: held(exited("a", 0, 0)), Now: now,
+		Restarting: func(id string) bool { return id == "a-id" },
+	}
+	got := status.Compute(in)
+	s := got.ContainerStatuses[0]
+	require.Nil(t, s.State.Terminated)
+	require.Equal(t, "ContainerCreating", s.State.Waiting.Reason)
+	require.Equal(t, "Completed", s.LastTerminationState.Terminated.Reason)
+	require.Equal(t, int32(0), s.RestartCount)
+	require.NotEqual(t, corev1.PodSucceeded, got.Phase)
+	in.Ended = true
+	got = status.Compute(in)
+	require.NotNil(t, got.ContainerStatuses[0].State.Terminated)
+	require.Equal(t, corev1.PodSucceeded, got.Phase)
+}
+
 func TestReadinessGatesAndForeignConditions(t *testing.T) {
 	p := pod(corev1.RestartPolicyAlways, "a")
 	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
@@ -198,6 +216,25 @@ func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
 		Pod: p, Runtime: held(exited("three", 0, 0), exited("two", 0, 0), one), Prepared: true, Ended: true, Now: now,
 	})
 	require.Equal(t, "ContainerStatusUnknown", got.ContainerStatuses[0].State.Terminated.Reason, "its turn had come")
+}
+
+func TestContainerThatHadNotStartedWhenItsPodFailed(t *testing.T) {
+	p := pod(corev1.RestartPolicyAlways, "a")
+	in := status.Input{Pod: p, Runtime: held(), Now: now}
+	in.Old = status.Compute(in)
+	require.Equal(t, "ContainerCreating", in.Old.ContainerStatuses[0].State.Waiting.Reason)
+	in.Ended, in.Failure = true, &status.Failure{Reason: "Terminated", Message: "Pod was terminated in response to imminent node shutdown."}
+	got := status.Compute(in)
+	require.Equal(t, corev1.PodFailed, got.Phase)
+	end := got.ContainerStatuses[0].State.Terminated
+	require.NotNil(t, end)
+	require.Equal(t, "ContainerStatusUnknown", end.Reason)
+	require.Equal(t, int32(137), end.ExitCode)
+
+	p = withInit(p, false, "i")
+	got = status.Compute(status.Input{Pod: p, Runtime: held(), Ended: true, Failure: in.Failure, Now: now})
+	require.NotNil(t, got.ContainerStatuses[0].State.Waiting, "its turn had not come")
+	require.NotNil(t, got.InitContainerStatuses[0].State.Waiting, "nothing has started")
 }
 
 func TestEvictedPodIsTheTargetOfADisruption(t *testing.T) {

@@ -190,6 +190,12 @@ func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.Co
 	case container.StateRunning:
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: apiTime(now.StartedAt)}
 	case container.StateExited:
+		if !in.Ended && in.Restarting != nil && in.Restarting(now.ID) {
+			// The API does not accept that a container runs again which its policy does not restart.
+			s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
+			s.LastTerminationState.Terminated = in.terminated(now)
+			break
+		}
 		s.State.Terminated = in.terminated(now)
 	case container.StateUnknown:
 		s.State.Terminated = &corev1.ContainerStateTerminated{
@@ -199,7 +205,7 @@ func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.Co
 		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
 	}
 	for _, before := range all[1:] {
-		if before.State == container.StateExited {
+		if before.State == container.StateExited && s.LastTerminationState.Terminated == nil {
 			s.LastTerminationState.Terminated = in.terminated(before)
 			break
 		}
@@ -221,9 +227,6 @@ func fillTerminatedContainer(in *Input, s *corev1.ContainerStatus) {
 	if last := s.LastTerminationState.Terminated; last != nil {
 		s.State, s.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
 		return
-	}
-	if in.Failure != nil && s.State.Waiting != nil && s.ContainerID == "" && !in.Prepared {
-		return // it was never reached
 	}
 	s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Reason: reasonUnknown, Message: messageNeverRan, ExitCode: exitUnknown, ContainerID: s.ContainerID,

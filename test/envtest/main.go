@@ -125,7 +125,7 @@ func moduleDir(ctx context.Context) (string, error) {
 
 // suite builds and runs one suite.
 func (o options) suite(ctx context.Context, source, name string) (results, error) {
-	program := filepath.Join(o.out, strings.ReplaceAll(name, "/", "-"))
+	program := filepath.Join(o.out, strings.ReplaceAll(name, "/", "-")+".test") // one suite is called as the copy of the source is: source
 	args := []string{"test", "-c", "-vet=off", "-trimpath", "-modfile", o.modfile(), "-o", program}
 	if out, err := exec.CommandContext(ctx, "go", append(args, module+"/pkg/"+name)...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the suite %s: %w:\n%s", name, err, out)

@@ -79,8 +79,8 @@ func (r results) addTests(suite string, output io.Reader) {
 	}
 }
 
-const header = `# The specs and tests of controller-runtime's suites that pass with berthtest.Environment; "-update" writes this list. "!" marks one that
-# does not pass on a whole cluster, only with the API server alone (-api-only); the comment before it says why.
+const header = `# The specs and tests of controller-runtime's suites that pass with berthtest.Environment; "-update" writes this list. "!" marks those that
+# pass with the API server alone (-api-only) and may fail on a whole cluster; the comment before them says why.
 
 `
 
@@ -101,16 +101,25 @@ func (r results) write(file string, suites []string) error {
 			fmt.Println("does not pass and is not written: " + name)
 		}
 	}
-	var text strings.Builder
-	text.WriteString(header)
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		if e := before[name]; e.differs {
-			fmt.Fprintf(&text, "# %s\n!%s\n", e.reason, name)
+	return os.WriteFile(file, []byte(text(before)), 0o644)
+}
+
+// text is the list as a file: those that are marked stand last, below their reasons.
+func text(list map[string]entry) string {
+	var all strings.Builder
+	all.WriteString(header)
+	marked := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if e := list[name]; e.differs {
+			marked[e.reason] = append(marked[e.reason], "!"+name)
 		} else {
-			text.WriteString(name + "\n")
+			all.WriteString(name + "\n")
 		}
 	}
-	return os.WriteFile(file, []byte(text.String()), 0o644)
+	for _, reason := range slices.Sorted(maps.Keys(marked)) {
+		fmt.Fprintf(&all, "\n# %s\n%s\n", reason, strings.Join(marked[reason], "\n"))
+	}
+	return all.String()
 }
 
 // entry is what the list says of a spec.
@@ -135,10 +144,9 @@ func readList(file string) (map[string]entry, error) {
 		case strings.HasPrefix(line, "#"):
 			comment = strings.TrimSpace(line[1:])
 		case differs && comment == "":
-			return list, fmt.Errorf("%s: %s: the comment before it has to say why it does not pass", file, line)
+			return list, fmt.Errorf("%s: %s: a comment before it has to say why it may fail, without an empty line between", file, line)
 		default:
 			list[name] = entry{differs: differs, reason: comment}
-			comment = ""
 		}
 	}
 	return list, nil
@@ -158,9 +166,6 @@ func (r results) compare(file string, suites []string, exceptions bool) error {
 		case !slices.Contains(suites, suite):
 		case r[name]:
 			passed++
-			if exceptions && list[name].differs {
-				fmt.Printf("passes now, remove its mark from %s: %s\n", file, name)
-			}
 		case exceptions && list[name].differs:
 			marked++
 		default:

@@ -13,7 +13,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -231,55 +230,75 @@ func (n *ownedNode) watchOwners() (stop func()) {
 	return func() { cancel(); watching.Wait() }
 }
 
+// place is where the processes of a container may run.
+type place struct {
+	cgroup    string
+	cpus      cpuset.CPUSet
+	processes string
+	exclusive bool
+}
+
+// placeOf reads where the processes of a container may run; ok is false if it has none, other than a sandbox's and the runtime's own.
+func placeOf(cgroup string) (p place, ok bool) {
+	text, err := os.ReadFile(filepath.Join(cgroup, "cpuset.cpus"))
+	if err != nil {
+		return p, false
+	}
+	p = place{cgroup: cgroup, processes: programs(cgroup), exclusive: filepath.Base(filepath.Dir(filepath.Dir(cgroup))) == "kubepods"}
+	p.cpus, err = cpuset.Parse(strings.TrimSpace(string(text)))
+	return p, err == nil && p.processes != "" && !p.cpus.IsEmpty()
+}
+
 // sharedCPUs returns an error if a container of a Guaranteed Pod, which has CPUs of its own, shares them with another.
 func (n *ownedNode) sharedCPUs() error {
 	root := filepath.Join("/sys/fs/cgroup/cpuset", "berth-"+n.id(), "kubepods")
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		root = filepath.Join("/sys/fs/cgroup", "berth-"+n.id(), "kubepods")
 	}
-	type place struct {
-		cgroup    string
-		cpus      cpuset.CPUSet
-		exclusive bool
-	}
 	var places []place
 	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() || len(entry.Name()) != 64 { // the cgroup of a container
 			return nil
 		}
-		cpus, err := os.ReadFile(filepath.Join(path, "cpuset.cpus"))
-		if err != nil || !runsProgram(path) {
-			return nil
+		if p, ok := placeOf(path); ok {
+			places = append(places, p)
 		}
-		set, err := cpuset.Parse(strings.TrimSpace(string(cpus)))
-		if err != nil || set.IsEmpty() {
-			return nil
-		}
-		places = append(places, place{path, set, filepath.Base(filepath.Dir(filepath.Dir(path))) == "kubepods"})
 		return nil
 	})
 	for _, p := range places {
 		for _, q := range places {
-			if p.exclusive && p.cgroup != q.cgroup && !p.cpus.Intersection(q.cpus).IsEmpty() && runsProgram(p.cgroup) && runsProgram(q.cgroup) {
-				return fmt.Errorf("%s has CPUs %s, and %s has CPUs %s", p.cgroup, p.cpus, q.cgroup, q.cpus)
+			if p.exclusive && p.cgroup != q.cgroup && sharedNow(p.cgroup, q.cgroup) {
+				return fmt.Errorf("%s (%s) has CPUs %s, and %s (%s) has CPUs %s", p.cgroup, p.processes, p.cpus, q.cgroup, q.processes, q.cpus)
 			}
 		}
 	}
 	return nil
 }
 
-// runsProgram reports whether a cgroup has processes other than a sandbox's.
-func runsProgram(cgroup string) bool {
+// sharedNow reports whether two containers had the same CPUs at the same time: one of them is read before and after the other.
+func sharedNow(a, b string) bool {
+	before, first := placeOf(a)
+	between, second := placeOf(b)
+	after, third := placeOf(a)
+	return first && second && third && before.cpus.Equals(after.cpus) && !between.cpus.Intersection(before.cpus).IsEmpty()
+}
+
+// programs returns the names of the processes of a cgroup other than a sandbox's and those of the container runtime, which become a
+// container when they have set its limits.
+func programs(cgroup string) string {
 	pids, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
 	if err != nil {
-		return false
+		return ""
 	}
+	var names []string
 	for _, pid := range strings.Fields(string(pids)) {
-		if name, err := os.ReadFile(filepath.Join("/proc", pid, "comm")); err == nil && !slices.Contains([]string{"pause", "runc:[1:CHILD]", "runc:[2:INIT]", "runc"}, strings.TrimSpace(string(name))) {
-			return true
+		name, err := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		program, _ := os.Readlink(filepath.Join("/proc", pid, "exe"))
+		if err == nil && strings.TrimSpace(string(name)) != "pause" && !strings.Contains(program, "runc") {
+			names = append(names, strings.TrimSpace(string(name))+" "+program)
 		}
 	}
-	return false
+	return strings.Join(names, ", ")
 }
 
 // sharedDevices returns an error if two containers have the same device.

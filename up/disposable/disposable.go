@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -52,6 +53,8 @@ type Cluster struct {
 // ender ends a cluster and removes its files. If it does not stop within timeout, it is killed, which is an error unless force is set.
 type ender interface {
 	end(timeout time.Duration, force bool) error
+	// discard is end with force for a cluster whose files no user reads: they are removed even if it has failed.
+	discard(timeout time.Duration) error
 }
 
 // Dir is the cluster's directory, in which the caller may make files.
@@ -113,7 +116,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 
 // StartFrom is Start with the flags of `berth up` that say what the cluster begins as a copy of; without any it begins from nothing.
 func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, error) {
-	files, err := makeDirectory(config.Root)
+	files, err := makeDirectory(ctx, config.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +126,7 @@ func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, err
 	}
 	own := &owned{process: process, files: files}
 	if err := process.waitReady(ctx); err != nil {
-		return nil, fmt.Errorf("%w (%v)", err, own.discard())
+		return nil, fmt.Errorf("%w (%v)", err, own.discard(stopTimeout))
 	}
 	return &Cluster{berth: config.Berth, dir: files.path, pid: process.cmd.Process.Pid, ender: own}, nil
 }
@@ -141,9 +144,8 @@ type owned struct {
 	files   *directory
 }
 
-// discard ends a cluster whose start failed or was given up, and removes its files: what it printed is in the error of the start.
-func (o *owned) discard() error {
-	if err := o.end(stopTimeout, true); err != nil {
+func (o *owned) discard(timeout time.Duration) error {
+	if err := o.end(timeout, true); err != nil {
 		return errors.Join(err, o.files.remove())
 	}
 	return nil
@@ -152,18 +154,24 @@ func (o *owned) discard() error {
 func (o *owned) end(timeout time.Duration, force bool) error {
 	err := o.process.stop(timeout)
 	if errors.Is(err, errKilled) && force {
-		// Its first process still removes what the kernel does not.
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		lock, waitErr := filelock.Wait(ctx, clock.RealClock{}, filepath.Join(o.files.data(), isolate.LockName))
-		if waitErr != nil {
-			return fmt.Errorf("%w; wait for what is left of it: %w", err, waitErr)
-		}
-		defer lock.Close()
-		err = nil
+		err = o.waitReleased()
 	}
 	if err != nil {
 		return err // its files say why
 	}
 	return o.files.remove()
+}
+
+// waitReleased waits until the first process of a cluster that was killed has removed what the kernel does not.
+func (o *owned) waitReleased() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	lock, err := filelock.Wait(ctx, clock.RealClock{}, filepath.Join(o.files.data(), isolate.LockName))
+	if errors.Is(err, os.ErrNotExist) { // it was killed before it made its data directory
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w; wait for what is left of it: %w", errKilled, err)
+	}
+	return lock.Close()
 }

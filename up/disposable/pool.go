@@ -96,10 +96,10 @@ func (p *Pool) fill() {
 // Filled is closed once as many clusters have been started as the pool has, whether they were taken or not.
 func (p *Pool) Filled() <-chan struct{} { return p.filled }
 
-// discard ends a cluster that is not used any more. What it leaves is removed by the next start.
+// discard ends a cluster that is not used any more. What cannot be removed is left to the next start.
 func (s started) discard() {
 	if s.cluster != nil {
-		_ = s.cluster.End(0)
+		_ = s.cluster.ender.discard(0)
 	}
 }
 
@@ -204,6 +204,9 @@ func Take(ctx context.Context, socket string) (_ *Cluster, err error) {
 	}
 	return &Cluster{berth: got.Berth, dir: got.Dir, pid: got.PID, ender: t}, nil
 }
+
+// discard closes the connection, which the pool discards the cluster for.
+func (t *taken) discard(time.Duration) error { return t.conn.Close() }
 
 func (t *taken) end(timeout time.Duration, force bool) error {
 	defer t.conn.Close()

@@ -24,6 +24,8 @@ func (f *fakeEnder) end(timeout time.Duration, force bool) error {
 	return f.err
 }
 
+func (f *fakeEnder) discard(timeout time.Duration) error { return f.end(timeout, true) }
+
 // fakeStarts starts clusters without processes: the third start fails.
 type fakeStarts struct {
 	mu    sync.Mutex

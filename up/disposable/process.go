@@ -77,6 +77,9 @@ func (p *process) stop(timeout time.Duration) error {
 	select {
 	case <-p.ended:
 	case <-timer.C:
+		if p.hasEnded() {
+			break
+		}
 		_ = p.cmd.Process.Kill() // it may have ended just now
 		<-p.ended
 		return fmt.Errorf("%w, after %v; it printed:\n%s", errKilled, timeout, p.out)
@@ -85,6 +88,15 @@ func (p *process) stop(timeout time.Duration) error {
 		return fmt.Errorf("berth up ended with %w; it printed:\n%s", p.err, p.out)
 	}
 	return nil
+}
+
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // lines keeps what a process prints and notices when it is ready. It is safe for concurrent use.

@@ -105,13 +105,18 @@ func (t *taker) takeFull(levels ...level) {
 }
 
 // parts returns the parts of the last level that have free CPUs: sorted by the number of free CPUs, then by their own number,
-// within the parts of the levels before, which are sorted the same way.
+// within the parts of the levels before, which are sorted the same way. A part that lies in several of those, as a cache may that
+// NUMA nodes share, counts as a whole in each, and comes only once.
 func (t *taker) parts(levels ...level) []part {
 	parts := []part{{all: t.topology.All(), free: t.free}}
 	for _, of := range levels {
 		var inner []part
 		for _, p := range parts {
-			inner = append(inner, t.split(p, of)...)
+			for _, q := range t.split(p, of) {
+				if !slices.ContainsFunc(inner, func(r part) bool { return r.id == q.id }) {
+					inner = append(inner, q)
+				}
+			}
 		}
 		parts = inner
 	}
@@ -119,17 +124,14 @@ func (t *taker) parts(levels ...level) []part {
 }
 
 func (t *taker) split(p part, of level) []part {
-	free := map[int][]int{}
+	ids := map[int]bool{}
 	for _, cpu := range p.free.UnsortedList() {
-		id := of(t.topology.CPUs[cpu])
-		free[id] = append(free[id], cpu)
+		ids[of(t.topology.CPUs[cpu])] = true
 	}
-	parts := make([]part, 0, len(free))
-	for id, cpus := range free {
-		parts = append(parts, part{
-			id: id, free: cpuset.New(cpus...),
-			all: t.topology.Select(func(c machine.CPU) bool { return of(c) == id }),
-		})
+	parts := make([]part, 0, len(ids))
+	for id := range ids {
+		all := t.topology.Select(func(c machine.CPU) bool { return of(c) == id })
+		parts = append(parts, part{id: id, free: t.free.Intersection(all), all: all})
 	}
 	slices.SortFunc(parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.free.Size(), b.free.Size()), cmp.Compare(a.id, b.id))

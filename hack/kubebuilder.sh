@@ -48,5 +48,5 @@ for only in false true; do
 	echo "suites of the project, BERTHTEST_API_ONLY=$only:"
 	# shellcheck disable=SC2086 # one argument for each package
 	BERTH_BIN=$bin BERTHTEST_API_ONLY=$only go test -mod=mod -count=1 -timeout 20m -v $packages >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-	grep -E '^(Ran|ok)' "$work/log"
+	grep -E 'Ran [0-9]+ of|^ok' "$work/log"
 done

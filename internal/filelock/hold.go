@@ -64,6 +64,18 @@ func Wait(ctx context.Context, clock clock.WithTicker, path string) (*os.File, e
 	return file, nil
 }
 
+// WaitDir is Wait for a directory, which must exist.
+func WaitDir(ctx context.Context, clock clock.WithTicker, path string) (*os.File, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := waitFor(ctx, clock, dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
+}
+
 // waitFor waits for the lock until ctx ends.
 func waitFor(ctx context.Context, clock clock.WithTicker, file *os.File) error {
 	ticker := clock.NewTicker(retryPeriod)

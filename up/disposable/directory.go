@@ -17,10 +17,8 @@ import (
 
 // Names in the directory of a cluster. They are short, because paths of sockets are.
 const (
-	ownerLock = "owner"
-	dataDir   = "data"
-	// rootLock is beside the directories.
-	rootLock        = "lock"
+	ownerLock       = "owner"
+	dataDir         = "data"
 	directoryPrefix = "c"
 )
 
@@ -55,7 +53,7 @@ func makeDirectory(ctx context.Context, root string) (*directory, error) {
 // claimDirectories makes a directory, and locks those that no process uses. One process at a time does that: a directory without a lock is
 // not one that is being made then, but what is left of one whose process was killed while it made or removed it.
 func claimDirectories(ctx context.Context, root string) (made *directory, abandoned directories, err error) {
-	lock, err := filelock.Wait(ctx, clock.RealClock{}, filepath.Join(root, rootLock))
+	lock, err := filelock.WaitDir(ctx, clock.RealClock{}, root) // a file in it would be a cluster to earlier versions
 	if err != nil {
 		return nil, nil, fmt.Errorf("make directory for a cluster: %w", err)
 	}

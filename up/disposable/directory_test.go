@@ -48,7 +48,7 @@ func TestDirectoriesOfKilledProcessesAreRemoved(t *testing.T) {
 	for _, entry := range left {
 		names = append(names, entry.Name())
 	}
-	require.Equal(t, []string{rootLock, "saved"}, names)
+	require.Equal(t, []string{"saved"}, names)
 }
 
 // TestFilesOfAClusterThatFailedStayForItsUser runs a program that fails in the place of berth.

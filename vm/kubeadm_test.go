@@ -20,6 +20,9 @@ var (
 	saved      = flag.String("saved", "", "directory that keeps the disk of the first machine after kubeadm init; a disk there is used in place of an init")
 )
 
+// imageStore is the directory of the share that imagestore.sh makes.
+const imageStore = "image-store"
+
 // The machines' addresses in their network, and the Pods' networks on them.
 const (
 	firstAddress  = "192.168.50.1"
@@ -28,7 +31,8 @@ const (
 	secondPods    = "10.244.1.0/24"
 )
 
-// kubeadmConfig is the configuration of the cluster. The machines are slow, which the timeouts consider.
+// kubeadmConfig is the configuration of the cluster. The machines are slow, which the timeouts consider. Keys of the default algorithm
+// are slow there: the API server opens some two hundred TLS connections to etcd before it is ready.
 const kubeadmConfig = `apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: ` + firstAddress + `}
@@ -38,6 +42,7 @@ timeouts: {controlPlaneComponentHealthCheck: 20m, kubeletHealthCheck: 10m, kuber
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
 kubernetesVersion: VERSION
+encryptionAlgorithm: ECDSA-P256
 networking: {podSubnet: 10.244.0.0/16}
 ---
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -76,12 +81,12 @@ func TestKubeadm(t *testing.T) {
 	network, err := NewNetwork(t.Context(), filepath.Join(t.TempDir(), "net"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
-	dir := guestShare(t, filepath.Join(*kubeadmDir, "images"), filepath.Join(*kubeadmDir, "images.txt"), filepath.Join(*kubeadmDir, "programs", "kubeadm"))
-	first := startInitialised(t, network, dir)
+	files := kubeadmShare(t)
+	first := startInitialised(t, network, files)
 	deployWeb(t, first)
 	t.Run("streams", func(t *testing.T) { requireWeb(t, first) })
 	t.Run("restart", func(t *testing.T) { restartKubelet(t, first) })
-	t.Run("join", func(t *testing.T) { joinSecond(t, first, network, dir) })
+	t.Run("join", func(t *testing.T) { joinSecond(t, first, network, files) })
 	t.Run("reboot", func(t *testing.T) {
 		require.NoError(t, first.Shutdown(t.Context()))
 		require.NoError(t, first.Boot(t.Context()))
@@ -101,9 +106,9 @@ func restartKubelet(t *testing.T, m *Machine) {
 }
 
 // joinSecond joins a second machine, which then runs a Pod of the Deployment, and removes it again.
-func joinSecond(t *testing.T, first *Machine, network *Network, dir string) {
+func joinSecond(t *testing.T, first *Machine, network *Network, files Share) {
 	t.Helper()
-	second := startKubeadmMachine(t, machineOptions(network, "second", secondAddress, dir), secondPods)
+	second := startKubeadmMachine(t, machineOptions(network, "second", secondAddress, files), secondPods)
 	join := output(t, first, "kubeadm token create --print-join-command")
 	logged(t, second, strings.TrimSpace(join)+" --node-name second")
 	waitFor(t, first, 600, kubectl+"wait --for=condition=Ready --timeout=5s node/second")
@@ -128,14 +133,25 @@ const allReady = kubectl + "-n kube-system wait --for=condition=Ready --timeout=
 const runningContainers = `find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope' | sort | while read -r scope; do
 	pid=$(head -n 1 $scope/cgroup.procs); echo "${scope##*/} $pid $(cut -d ' ' -f 22 /proc/$pid/stat)"; done`
 
-func machineOptions(network *Network, name, address, dir string) Options {
-	return Options{Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{{Dir: dir, Path: share}}}
+// kubeadmShare makes the disk with all that the machines get: programs, and images.
+func kubeadmShare(t *testing.T) Share {
+	t.Helper()
+	dir := guestShare(t, filepath.Join(*kubeadmDir, "programs", "kubeadm"))
+	runHost(t, "sh", "imagestore.sh", *programs, filepath.Join(*kubeadmDir, "images"), filepath.Join(dir, imageStore))
+	files, err := Share{Dir: dir, Path: share}.WithDisk(t.Context(), filepath.Join(t.TempDir(), "share.img"))
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(dir)) // it is as large as the disk
+	return files
+}
+
+func machineOptions(network *Network, name, address string, files Share) Options {
+	return Options{Name: name, MemoryMiB: 4096, Network: network, Address: address + "/24", Shares: []Share{files}}
 }
 
 // startInitialised returns a machine that is the control plane of a cluster.
-func startInitialised(t *testing.T, network *Network, dir string) *Machine {
+func startInitialised(t *testing.T, network *Network, files Share) *Machine {
 	t.Helper()
-	options := machineOptions(network, "first", firstAddress, dir)
+	options := machineOptions(network, "first", firstAddress, files)
 	if *saved == "" {
 		m := startKubeadmMachine(t, options, firstPods)
 		initCluster(t, m)
@@ -182,8 +198,8 @@ func startKubeadmMachine(t *testing.T, options Options, pods string) *Machine {
 			sandbox = name
 		}
 	}
+	output(t, m, "cp -a "+share+"/"+imageStore+" /var/lib/containerd")
 	installContainerd(t, m, share, pods, sandbox)
-	logged(t, m, share+"/berth images --socket /run/containerd/containerd.sock import "+share+"/images")
 	installKubelet(t, m, share, "10-kubeadm.conf")
 	// CoreDNS does not start without a server to forward to; this one is of the addresses for documentation.
 	output(t, m, "echo nameserver 192.0.2.1 > /etc/resolv.conf")

@@ -96,9 +96,12 @@ func prepare(ctx context.Context, image *Image, dir string, options Options, log
 	}
 	var group errgroup.Group
 	for i, share := range options.Shares {
-		path := filepath.Join(dir, "share"+strconv.Itoa(i+1)+".img")
+		path := share.Disk
+		if path == "" {
+			path = filepath.Join(dir, "share"+strconv.Itoa(i+1)+".img")
+			group.Go(func() error { return share.makeDisk(ctx, path) })
+		}
 		m.files.shares = append(m.files.shares, path)
-		group.Go(func() error { return share.makeDisk(ctx, path) })
 	}
 	return m, group.Wait()
 }

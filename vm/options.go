@@ -40,7 +40,11 @@ type Options struct {
 }
 
 // Share is a directory of the host, copied to a read-only disk when the machine starts and mounted at Path.
-type Share struct{ Dir, Path string }
+type Share struct {
+	Dir, Path string
+	// Disk is the disk of [Share.WithDisk], which takes the place of Dir.
+	Disk string
+}
 
 func (o Options) withDefaults() Options {
 	if o.Name == "" {

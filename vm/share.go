@@ -7,6 +7,15 @@ import (
 	"path/filepath"
 )
 
+// WithDisk makes the disk at path, for any number of machines, and returns the share with it. It needs its directory no longer.
+func (s Share) WithDisk(ctx context.Context, path string) (Share, error) {
+	disk, err := filepath.Abs(path)
+	if err != nil {
+		return Share{}, fmt.Errorf("share %s: %w", s.Dir, err)
+	}
+	return Share{Dir: s.Dir, Path: s.Path, Disk: disk}, s.makeDisk(ctx, disk)
+}
+
 // makeDisk makes a disk with a copy of the directory, just large enough.
 func (s Share) makeDisk(ctx context.Context, path string) error {
 	const (

@@ -26,6 +26,6 @@ mkdir -p "$here/node"
 # What upstream's kubelet passes is what ours must pass.
 [ "$kubelet" = upstream ] && set -- --add-passed "$here/node/$where.txt" "$@"
 exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" \
-	--containerd-script "$here/../vm/guest/containerd.sh" --expected "$here/node/$where.txt" \
+	--containerd-script "$here/../vm/guest/containerd.sh" --image-store-script "$here/../vm/imagestore.sh" --expected "$here/node/$where.txt" \
 	--report "${REPORT:-$here/node/$where-$kubelet.md}" --results "${RESULTS:-$here/node/$where-$kubelet.jsonl}" \
 	--parallel "${PARALLEL:-2}" ${LIMIT:+--limit "$LIMIT"} ${AGAIN:+--again "$AGAIN"} ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -27,6 +27,7 @@ const nodeCleanup = 10 * time.Minute
 type nodeOptions struct {
 	bin, out, scratch          string
 	containerd, kubelet        string
+	imageStore                 string
 	expected, list             string
 	report, passed, results    string
 	focus, skip                string
@@ -63,6 +64,7 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.out, "out", "", "directory of logs and of the suite's own report (default: conformance/node of the bin directory)")
 	flags.StringVar(&o.scratch, "scratch", "/var/lib/berth-conformance-node", "with --native: directory of the node's data; it is emptied")
 	flags.StringVar(&o.containerd, "containerd-script", "", "the script that installs containerd in the machine: vm/guest/containerd.sh")
+	flags.StringVar(&o.imageStore, "image-store-script", "", "the script that unpacks images for a virtual machine, vm/imagestore.sh; without it the machine does so, slowly")
 	flags.StringVar(&o.kubelet, "kubelet", kubeletBerth, "the kubelet to test: berth or upstream")
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
@@ -170,6 +172,9 @@ func (o nodeOptions) runSpecs(
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := o.unpackImages(ctx, bin, share, layout.Dir()); err != nil {
+		return nil, nil, err
+	}
 	logs, err := o.runInMachine(ctx, bin, out, share)
 	if err != nil {
 		return nil, nil, err
@@ -195,6 +200,17 @@ func (o nodeOptions) runSpecs(
 		ended = fmt.Errorf("the suite is broken: %s", result.Broken)
 	}
 	return records, ended, nil
+}
+
+// unpackImages gives a virtual machine the images as containerd stores them.
+func (o nodeOptions) unpackImages(ctx context.Context, bin, share, layout string) error {
+	if o.native || o.imageStore == "" {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "sh", o.imageStore, bin, layout, filepath.Join(share, nodemachine.Store)).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpack images for the machine: %w: %s", err, out)
+	}
+	return nil
 }
 
 func (o nodeOptions) dirs() (bin, out string, err error) {

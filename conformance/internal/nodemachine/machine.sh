@@ -1,18 +1,20 @@
 #!/bin/sh
 # Runs upstream's node suite in this machine, as root. The directory of this script has bin/ (the suite, the kubelet under
-# that name, containerd and the rest), images/ (an OCI layout), and suite (the command to run, written by the caller).
+# that name, containerd and the rest), images/ (an OCI layout), suite (the command to run, written by the caller), and, if an import
+# takes too long in this machine, store/: what containerd stores of the images, made by vm/imagestore.sh.
 # Without systemd systemctl.sh and kubelet.sh stop and start the kubelet.
 # Reports and logs are in /var/log/e2e-node afterwards. The exit code is the suite's.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=/var/log/e2e-node work=/var/lib/e2e-node
 mkdir -p $out $work/tools
+[ ! -d "$here/store" ] || cp -a "$here/store" /var/lib/containerd
 sh "$here/containerd.sh" "$here/bin" 10.100.0.0/24 "$(cat "$here/sandbox-image")"
 
 # The registry for Pods that pull always; what the others need is imported. Like containerd it is in a session of its own: when
 # the suite is interrupted, it still removes its Pods.
 setsid "$here/bin/conformance" mirror --layout "$here/images" --registries /etc/containerd/certs.d >$out/mirror.log 2>&1 &
-"$here/bin/berth" images --socket /run/containerd/containerd.sock import "$here/images" >$out/import.log 2>&1 ||
+[ -d "$here/store" ] || "$here/bin/berth" images --socket /run/containerd/containerd.sock import "$here/images" >$out/import.log 2>&1 ||
 	{ cat $out/import.log >&2; exit 1; }
 
 # The suite calls sudo, and this is root already.

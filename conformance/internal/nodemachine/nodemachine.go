@@ -19,6 +19,9 @@ const MountPoint = "/node"
 // Isolate is the name of the script in the directory that runs the suite on this machine itself.
 const Isolate = "isolate.sh"
 
+// Store is the name of the directory in it with what containerd stores of the images; without it the machine imports them.
+const Store = "store"
+
 // Script is the command to run in the machine.
 const Script = "sh " + MountPoint + "/machine.sh"
 

@@ -47,6 +47,13 @@ func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
 	c.mustRun("kubectl", "rollout", "status", "deployment/web", "--timeout=2m")                              // controller manager, ReplicaSet controller
 	require.Equal(t, "ok", c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/healthz")) // from the API server to the kubelet
 	c.mustRun("kubectl", "top", "node")
+	c.mustRun("kubectl", "expose", "deployment", "web", "--port=80", "--target-port=8080")
+	var page string
+	require.NoError(t, c.poll(func(context.Context) bool { // DNS and kube-proxy know it by renewed certificates
+		var err error
+		page, err = c.run("kubectl", "exec", "client", "--", "/bin/busybox", "wget", "-q", "-O", "-", "http://web.default.svc.cluster.local")
+		return err == nil && page == "served\n"
+	}), "the new Service: %s", page)
 	require.Equal(t, before, c.insidePIDs(t), "a process was started again")
 	for _, log := range []string{"berth", "controlplane", "kube-proxy", "dns"} {
 		content, err := os.ReadFile(filepath.Join(c.dataDir, "log", log+".log"))
@@ -56,7 +63,7 @@ func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
 			require.NotContains(t, line, "certificate has expired", log)
 		}
 	}
-	c.mustRun("kubectl", "delete", "deployment", "web")
+	c.mustRun("kubectl", "delete", "deployment,service", "web")
 	c.stop()
 	require.Empty(t, c.leftovers())
 }

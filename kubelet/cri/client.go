@@ -23,6 +23,8 @@ import (
 	"k8s.io/component-base/tracing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -32,6 +34,10 @@ const (
 	maxMessage = 16 << 20
 	// maxSocketPath is the length of the longest unix socket address that the kernel accepts, without the final NUL.
 	maxSocketPath = 107
+	// serveRetry is the first pause after a runtime that is connected has refused a call, and maxServeRetry the longest one.
+	serveRetry, maxServeRetry = 50 * time.Millisecond, 2 * time.Second
+	// notServed begins the error of a socket that does not serve CRI.
+	notServed = "CRI is not served"
 )
 
 // Config are the values of a Client.
@@ -48,8 +54,8 @@ type Deps struct {
 	// Observe, if set, is called after every unary call with its CRI method name, its duration and its error. It runs
 	// in the goroutine of the call and must not block.
 	Observe func(method string, took time.Duration, err error)
-	// Clock measures the duration of calls.
-	Clock clock.PassiveClock
+	// Clock measures the duration of calls, and the pauses between attempts.
+	Clock clock.Clock
 	// TracerProvider makes a span for each call, which the runtime's own spans belong to; nil makes none.
 	TracerProvider trace.TracerProvider
 }
@@ -64,6 +70,7 @@ type Client struct {
 	conn    *grpc.ClientConn
 	pid     *atomic.Int32
 	timeout time.Duration
+	clock   clock.Clock
 }
 
 // New returns a Client. It does not connect: a missing runtime shows in the first call, or in Watch.
@@ -116,6 +123,7 @@ func New(deps Deps, config Config) (*Client, error) {
 		conn:                 conn,
 		pid:                  peer,
 		timeout:              config.Timeout,
+		clock:                deps.Clock,
 	}, nil
 }
 
@@ -148,15 +156,24 @@ func peerPID(socket net.Conn) int32 {
 // Close closes the connection. Calls in progress fail.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Watch calls changed with true when the connection to the runtime is established and with false when it is lost, and
-// once at the beginning with the current state. It blocks until ctx ends and calls changed from its own goroutine.
+// Watch calls changed with true when the connection to the runtime is established and it serves, and with false when it is
+// lost, and once at the beginning with the current state. It blocks until ctx ends and calls changed from its own goroutine.
 func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error {
 	var last, notified bool
+	delay := serveRetry
 	for {
 		state := c.conn.GetState()
 		if state == connectivity.Idle {
 			c.conn.Connect()
 		}
+		if state == connectivity.Ready && !last && !c.serves(ctx) {
+			if !wakeup.Sleep(ctx, c.clock, delay) {
+				return nil
+			}
+			delay = min(2*delay, maxServeRetry)
+			continue
+		}
+		delay = serveRetry
 		if connected := state == connectivity.Ready; !notified || connected != last {
 			last, notified = connected, true
 			changed(connected)
@@ -165,6 +182,12 @@ func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error 
 			return nil
 		}
 	}
+}
+
+// serves reports whether the runtime handles calls. containerd accepts them, and refuses each, while it reads its own state after a restart.
+func (c *Client) serves(ctx context.Context) bool {
+	_, err := c.Status(ctx, &runtimeapi.StatusRequest{})
+	return !IsUnavailable(err) || strings.Contains(err.Error(), notServed)
 }
 
 // unbounded are the calls whose duration the caller bounds.
@@ -220,7 +243,7 @@ func (c Config) annotateUnavailable(err error) error {
 	if code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service ") {
 		return err
 	}
-	return status.Errorf(codes.Unavailable, "CRI is not served at %s (%s): if this is containerd, remove \"cri\" from "+
+	return status.Errorf(codes.Unavailable, notServed+" at %s (%s): if this is containerd, remove \"cri\" from "+
 		"disabled_plugins in its configuration, or check its log for why the plugin was not loaded, and restart it",
 		c.Endpoint, Message(err))
 }

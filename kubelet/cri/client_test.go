@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,6 +98,44 @@ func TestConnectionIsAnEvent(t *testing.T) {
 	require.True(t, <-changes)
 	stop()
 	require.False(t, <-changes)
+	cancel()
+	group.Wait()
+}
+
+// startingService is a runtime that refuses each call until it has read its own state, as containerd does.
+type startingService struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	refused chan struct{}
+	started atomic.Bool
+}
+
+func (s *startingService) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	if !s.started.Load() {
+		select {
+		case s.refused <- struct{}{}:
+		default:
+		}
+		return nil, status.Error(codes.Unavailable, "server is not initialized yet")
+	}
+	return &runtimeapi.StatusResponse{}, nil
+}
+
+func TestARuntimeIsConnectedWhenItServes(t *testing.T) {
+	socket, service := filepath.Join(t.TempDir(), "s"), &startingService{refused: make(chan struct{})}
+	defer serve(t, socket, service)()
+	client, err := cri.New(cri.Deps{}, cri.Config{Endpoint: socket})
+	require.NoError(t, err)
+	defer client.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := make(chan bool, 10)
+	var group sync.WaitGroup
+	group.Go(func() { _ = client.Watch(ctx, func(connected bool) { changes <- connected }) })
+	require.False(t, <-changes)
+	<-service.refused
+	<-service.refused
+	require.Empty(t, changes)
+	service.started.Store(true)
+	require.True(t, <-changes)
 	cancel()
 	group.Wait()
 }

@@ -296,8 +296,10 @@ func (m *Manager) retryReleases() {
 	}
 }
 
-// Retain takes back what Pods have that are not on the node any more: an earlier process has not seen their end.
+// Retain takes back what Pods have that are not on the node any more: an earlier process has not seen their end. It is called when all
+// Pods that are on the node, or that the runtime has, are known.
 func (m *Manager) Retain(has func(uid types.UID) bool) {
+	m.readAll()
 	for _, uid := range slices.Concat(m.cpus.Pods(), m.memory.Pods(), m.devices.Pods()) {
 		if uid := types.UID(uid); !has(uid) {
 			m.Release(uid)

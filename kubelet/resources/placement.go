@@ -26,6 +26,8 @@ type placements struct {
 	// read are the Pods that Placed has reported before listed was set. Only then is it known which Pods are unread.
 	read   map[types.UID]bool
 	listed bool
+	// complete says that each Pod has a worker, which reads it.
+	complete bool
 	// changed is closed and replaced when a container has left CPUs.
 	changed chan struct{}
 }
@@ -59,6 +61,13 @@ func (m *Manager) Adopt(uids []types.UID) {
 	p.notify()
 }
 
+// readAll says that each Pod has a worker from now on.
+func (m *Manager) readAll() {
+	m.placing.Lock()
+	defer m.placing.Unlock()
+	m.placed.complete = true
+}
+
 // Place returns where a container runs that is about to start. If it has CPUs of its own it waits until all others have left them: after
 // an error the container must not start. Until the next call of Placed the container counts as started.
 func (m *Manager) Place(ctx context.Context, uid types.UID, container string) (Pin, error) {
@@ -85,7 +94,7 @@ func (m *Manager) Move(uid types.UID, container string) Pin {
 	return pin
 }
 
-// waitAlone waits until no other container may be on the CPUs of a container. It gives up on Pods that no worker reads: their source does not
+// waitAlone waits until no other container may be on the CPUs of a container. It gives up on Pods that have no worker: their source does not
 // respond, and it may be this container for which it waits.
 func (m *Manager) waitAlone(ctx context.Context, uid types.UID, container string) error {
 	own, _ := m.cpus.Of(string(uid), container)
@@ -93,7 +102,7 @@ func (m *Manager) waitAlone(ctx context.Context, uid types.UID, container string
 	defer deadline.Stop()
 	for late := false; ; {
 		m.placing.Lock()
-		err, changed := m.notAlone(own, uid, late), m.placed.changed
+		err, changed := m.notAlone(own, uid, late && !m.placed.complete), m.placed.changed
 		m.placing.Unlock()
 		if err == nil {
 			return nil

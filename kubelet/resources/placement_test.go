@@ -131,5 +131,7 @@ func TestPodsThatNoWorkerReadsDoNotBlockForEver(t *testing.T) {
 		placed := place(t.Context(), m)
 		require.Empty(t, placed)
 		require.NoError(t, <-placed, "the Pod may be the API server, without which no worker reads the others")
+		m.Retain(func(types.UID) bool { return true })
+		require.ErrorContains(t, <-place(t.Context(), m), "the containers of Pod unread, which may be on them, have not been read yet")
 	})
 }

@@ -292,10 +292,11 @@ func programs(cgroup string) string {
 	}
 	var names []string
 	for _, pid := range strings.Fields(string(pids)) {
-		name, err := os.ReadFile(filepath.Join("/proc", pid, "comm"))
-		program, _ := os.Readlink(filepath.Join("/proc", pid, "exe"))
-		if err == nil && strings.TrimSpace(string(name)) != "pause" && !strings.Contains(program, "runc") {
-			names = append(names, strings.TrimSpace(string(name))+" "+program)
+		text, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		name := strings.TrimSpace(string(text))
+		program, err := os.Readlink(filepath.Join("/proc", pid, "exe")) // which fails for a process that has ended
+		if err == nil && name != "pause" && !strings.HasPrefix(name, "runc") && !strings.Contains(program, "runc") {
+			names = append(names, name+" "+program)
 		}
 	}
 	return strings.Join(names, ", ")

@@ -184,10 +184,11 @@ conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on
 	@ALL=1 PARALLEL="$(PARALLEL)" exec ./conformance/run.sh $(ARGS)
 
 .PHONY: judge-resources
-judge-resources: ## compare decisions on CPUs and memory with upstream's own managers: MACHINES=400 random ones
+judge-resources: ## compare decisions on CPUs and memory with upstream's own managers: MACHINES=400 random ones from SEED=0 (RECORD=1 keeps them for make test)
 	@mkdir -p $(BIN)/conformance
 	@cd conformance && $(GO) build -trimpath -o $(BIN)/conformance/resourcejudge ./cmd/resourcejudge
-	@$(GO) test -tags judge -count=1 -timeout 60m -v -run '^TestDecisionsEqualUpstreams$$' ./kubelet/resources -judge $(BIN)/conformance/resourcejudge -judge-lives $(or $(MACHINES),400)
+	@$(GO) test -tags judge -count=1 -timeout 60m -v -run '^TestDecisionsEqualUpstreams$$' ./kubelet/resources -judge $(BIN)/conformance/resourcejudge -judge-lives $(or $(MACHINES),400) \
+		-judge-seed $(or $(SEED),0) $(if $(RECORD),-judge-record)
 
 .PHONY: conformance-node
 conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream NATIVE=1 FOCUS=… (root)

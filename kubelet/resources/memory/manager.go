@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -97,9 +98,9 @@ func (m *Manager) checkState(fresh nodeMap) (changed bool, err error) {
 		m.state.nodes = fresh
 		return true, nil
 	}
-	for uid, containers := range m.state.given {
-		for name, blocks := range containers {
-			for _, b := range blocks {
+	for _, uid := range slices.Sorted(maps.Keys(m.state.given)) {
+		for _, name := range slices.Sorted(maps.Keys(m.state.given[uid])) {
+			for _, b := range m.state.given[uid][name] {
 				if err := fresh.check(b); err != nil {
 					return false, fmt.Errorf("memory of container %q of Pod %s: %w", name, uid, err)
 				}
@@ -110,7 +111,13 @@ func (m *Manager) checkState(fresh nodeMap) (changed bool, err error) {
 	if what := m.state.nodes.differs(fresh); what != "" {
 		return false, fmt.Errorf("%s differ from those of the machine and its configuration", what)
 	}
-	return false, nil
+	if m.state.nodes.givesAs(fresh) {
+		return false, nil
+	}
+	// Where a container has had memory of a node that gives memory together with others, too, as its CPUs were there, the groups are
+	// those of the last one that got any. Upstream does not start with such a state, though it makes it itself.
+	m.state.nodes = fresh
+	return true, nil
 }
 
 // Begin starts an admission.

@@ -96,6 +96,25 @@ func TestANodeGivesMemoryAloneOrAlwaysWithTheSameOthers(t *testing.T) {
 	require.Equal(t, "0", m.Nodes("small", "c").String(), "the group has ended")
 }
 
+// TestANodeOfAGroupMayGiveMemoryAlone has a container whose CPUs are on a node that gives memory together with another one. Its kubelet
+// starts again, and the nodes are a group again afterwards.
+func TestANodeOfAGroupMayGiveMemoryAlone(t *testing.T) {
+	dir := t.TempDir()
+	m, err := open(t, dir, true)
+	require.NoError(t, err)
+	require.NoError(t, admit(m, podOf("both", container("c", "20Gi", "")), hints.Hint{}))
+	require.NoError(t, admit(m, podOf("alone", container("c", "1Gi", "")), hints.Hint{Nodes: hints.MaskOf(1)}))
+	require.Equal(t, "1", m.Nodes("alone", "c").String())
+	m, err = open(t, dir, true)
+	require.NoError(t, err)
+	require.NoError(t, m.Release("alone"))
+	m, err = open(t, dir, true)
+	require.NoError(t, err)
+	require.NoError(t, admit(m, podOf("small", container("c", "1Gi", "")), hints.Hint{}))
+	require.Equal(t, "0,1", m.Nodes("small", "c").String())
+	require.ErrorContains(t, admit(m, podOf("large", container("c", "6Gi", "")), hints.Hint{}), "no NUMA nodes have enough memory that is free")
+}
+
 func TestContainersReuseTheMemoryOfInitContainers(t *testing.T) {
 	m := newManager(t)
 	pod := podOf("p", container("main", "12Gi", ""))

@@ -99,28 +99,41 @@ func (n nodeMap) check(b Block) error {
 	return nil
 }
 
-// differs describes the first difference between the nodes and others, which have given memory in another order; "" if there
-// is none.
+// differs describes the first difference between the machines of the nodes and of others; "" if there is none.
 func (n nodeMap) differs(others nodeMap) string {
 	if !slices.Equal(slices.Sorted(maps.Keys(n)), slices.Sorted(maps.Keys(others))) {
 		return "the NUMA nodes"
 	}
 	for _, id := range slices.Sorted(maps.Keys(n)) {
 		a, b := n[id], others[id]
-		if a.NumberOfAssignments != b.NumberOfAssignments || !slices.Equal(sorted(a.Cells), sorted(b.Cells)) || len(a.MemoryMap) != len(b.MemoryMap) {
-			return fmt.Sprintf("the containers or the kinds of memory of NUMA node %d", id)
+		if len(a.MemoryMap) != len(b.MemoryMap) {
+			return fmt.Sprintf("the kinds of memory of NUMA node %d", id)
 		}
 		for kind, t := range a.MemoryMap {
 			u := b.MemoryMap[kind]
 			if u == nil || t.TotalMemSize != u.TotalMemSize || t.SystemReserved != u.SystemReserved || t.Allocatable != u.Allocatable {
 				return fmt.Sprintf("the amount or the reservation of %s of NUMA node %d", kind, id)
 			}
-			if n.freeOf(a.Cells, kind) != others.freeOf(a.Cells, kind) {
-				return fmt.Sprintf("how much %s of the NUMA nodes %v is free", kind, a.Cells)
-			}
 		}
 	}
 	return ""
+}
+
+// givesAs reports whether the nodes have given as much as others, which have given it in another order: which node of a group has given
+// which part depends on that.
+func (n nodeMap) givesAs(others nodeMap) bool {
+	for id, a := range n {
+		b := others[id]
+		if a.NumberOfAssignments != b.NumberOfAssignments || !slices.Equal(sorted(a.Cells), sorted(b.Cells)) {
+			return false
+		}
+		for kind := range a.MemoryMap {
+			if n.freeOf(a.Cells, kind) != others.freeOf(a.Cells, kind) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func sorted(ids []int) []int { return slices.Sorted(slices.Values(ids)) }

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
@@ -53,25 +52,13 @@ func (c *Cluster) keepFree() int64 {
 // newCSIProvisioner returns the controllers that provision and expand the volumes of class berth-loop, take their
 // snapshots, and publish the driver's capacity.
 func (c *Cluster) newCSIProvisioner() (runFunc, error) {
-	client, err := c.client("provision")
-	if err != nil {
-		return nil, err
-	}
-	objects, err := c.dynamicClient("provision")
-	if err != nil {
-		return nil, err
-	}
-	snapshots, err := c.snapshotClient("provision")
-	if err != nil {
-		return nil, err
-	}
-	groups, err := c.groupSnapshotClient("provision")
+	clients, err := c.provisionClients()
 	if err != nil {
 		return nil, err
 	}
 	withSnapshots := c.runs(snapshotsName)
 	return c.newCSISidecar(
-		csisidecar.Deps{Client: client, Dynamic: objects, Snapshots: snapshots, GroupSnapshots: groups,
+		csisidecar.Deps{Client: clients.core, Dynamic: clients.objects, Snapshots: clients.snapshots, GroupSnapshots: clients.groups,
 			Registerer: c.controllerMetrics.New("csi-provisioner")},
 		csisidecar.Config{Provision: true, Capacity: true, Resize: true, Snapshot: withSnapshots, GroupSnapshot: withSnapshots, Health: true})
 }
@@ -95,19 +82,6 @@ func (c *Cluster) newCSISidecar(deps csisidecar.Deps, config csisidecar.Config) 
 		return nil, err
 	}
 	return sidecar.Start, nil
-}
-
-// dynamicClient returns a client with one component's identity for objects whose kinds only some clusters have.
-func (c *Cluster) dynamicClient(part string) (dynamic.Interface, error) {
-	config, err := clientConfig(c.Kubeconfig(part))
-	if err != nil {
-		return nil, err
-	}
-	objects, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create an API client of %s: %w", part, err)
-	}
-	return objects, nil
 }
 
 // detachDisks detaches the loop devices of this cluster's disks. Its mounts must be gone.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/internal/contain"
@@ -28,40 +29,37 @@ const snapshotsName = "snapshots"
 // annDefinition, on a CustomResourceDefinition that `berth up` created, has the release that it is from.
 const annDefinition = "berth.dev/definition"
 
-// snapshotClient returns a client for VolumeSnapshots with one component's identity.
-func (c *Cluster) snapshotClient(part string) (api.Client, error) {
-	config, err := clientConfig(c.Kubeconfig(part))
-	if err != nil {
-		return nil, err
-	}
-	return api.NewClient(config)
+// provisionClients are clients with the identity of what provisions volumes and takes snapshots.
+type provisionClients struct {
+	core      kubernetes.Interface
+	objects   dynamic.Interface
+	snapshots api.Client
+	groups    groupapi.Client
 }
 
-// groupSnapshotClient returns a client for VolumeGroupSnapshots with one component's identity.
-func (c *Cluster) groupSnapshotClient(part string) (groupapi.Client, error) {
+func (c *Cluster) provisionClients() (clients provisionClients, err error) {
+	const part = "provision"
+	if clients.core, err = c.client(part); err != nil {
+		return provisionClients{}, err
+	}
 	config, err := clientConfig(c.Kubeconfig(part))
 	if err != nil {
-		return nil, err
+		return provisionClients{}, err
 	}
-	return groupapi.NewClient(config)
+	if clients.objects, err = dynamic.NewForConfig(config); err != nil {
+		return provisionClients{}, fmt.Errorf("create an API client of %s: %w", part, err)
+	}
+	if clients.snapshots, err = api.NewClient(config); err != nil {
+		return provisionClients{}, err
+	}
+	clients.groups, err = groupapi.NewClient(config)
+	return clients, err
 }
 
 // newSnapshotBinders returns the controllers of VolumeSnapshots and of groups of them. They first create the definitions and
 // the classes of the cluster's own driver, which the start of the cluster does not wait for.
 func (c *Cluster) newSnapshotBinders() (runFunc, error) {
-	client, err := c.client("provision")
-	if err != nil {
-		return nil, err
-	}
-	objects, err := c.dynamicClient("provision")
-	if err != nil {
-		return nil, err
-	}
-	snapshots, err := c.snapshotClient("provision")
-	if err != nil {
-		return nil, err
-	}
-	groups, err := c.groupSnapshotClient("provision")
+	clients, err := c.provisionClients()
 	if err != nil {
 		return nil, err
 	}
@@ -75,14 +73,14 @@ func (c *Cluster) newSnapshotBinders() (runFunc, error) {
 	}
 	registry := c.controllerMetrics.New(snapshotsName)
 	single, err := binder.New(binder.Deps{
-		Client: client, Snapshots: snapshots, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Registerer: registry,
+		Client: clients.core, Snapshots: clients.snapshots, Dynamic: clients.objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Registerer: registry,
 	}, binder.Config{})
 	if err != nil {
 		return nil, err
 	}
 	grouped, err := groupbinder.New(groupbinder.Deps{
-		Client: client, Snapshots: snapshots, Groups: groups, Dynamic: objects, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
-		Registerer: registry,
+		Client: clients.core, Snapshots: clients.snapshots, Groups: clients.groups, Dynamic: clients.objects, Timeline: c.timeline,
+		Logger: c.logger, Clock: c.clock, Registerer: registry,
 	})
 	if err != nil {
 		return nil, err
@@ -91,8 +89,8 @@ func (c *Cluster) newSnapshotBinders() (runFunc, error) {
 		if err := c.applySnapshotDefinitions(ctx, admin); err != nil {
 			return err
 		}
-		if err := errors.Join(snapshot.WaitServed(ctx, snapshots, objects, c.logger),
-			snapshot.WaitGroupsServed(ctx, groups, objects, c.logger)); err != nil {
+		if err := errors.Join(snapshot.WaitServed(ctx, clients.snapshots, clients.objects, c.logger),
+			snapshot.WaitGroupsServed(ctx, clients.groups, clients.objects, c.logger)); err != nil {
 			return err
 		}
 		for version, class := range map[schema.GroupVersionResource]*unstructured.Unstructured{

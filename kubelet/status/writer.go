@@ -64,8 +64,8 @@ type entry struct {
 	// want is the status to be written; set says that there is one.
 	want corev1.PodStatus
 	set  bool
-	// requestedAt is when the pending write was requested, zero if there is none. delayed says that it may wait; a
-	// request that may not wait counts anew.
+	// delayed says that the pending write may wait. requestedAt is when it was requested, or becomes due if it is delayed,
+	// zero if there is none; a request that may not wait counts anew.
 	requestedAt time.Time
 	delayed     bool
 	// finish says that the Pod's object is deleted after want is written.
@@ -130,6 +130,9 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	delayed := w.enqueue(e)
 	if e.requestedAt.IsZero() || e.delayed && !delayed {
 		e.requestedAt = w.deps.Clock.Now()
+		if delayed {
+			e.requestedAt = e.requestedAt.Add(debounceDelay)
+		}
 	}
 	e.delayed = delayed
 	return true
@@ -246,7 +249,7 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 			}
 			w.storeWritten(api)
 			if w.deps.Observe != nil && !e.requestedAt.IsZero() {
-				w.deps.Observe(w.deps.Clock.Since(e.requestedAt))
+				w.deps.Observe(max(0, w.deps.Clock.Since(e.requestedAt)))
 			}
 		}
 	}

@@ -213,4 +213,12 @@ func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
 	require.True(t, found)
 	require.Equal(t, clock.Now(), record.Stages[0].Start, "%+v", record.Stages)
 	require.Zero(t, record.Stages[0].WaitMs)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2})
+	require.Eventually(t, func() bool {
+		clock.Step(50 * time.Millisecond)
+		return len(took) == 1
+	}, time.Minute, time.Millisecond)
+	require.Less(t, <-took, 500*time.Millisecond, "after the delay")
+	record, _ = records.Record("u")
+	require.Less(t, record.Stages[1].WaitMs, 500.0)
 }

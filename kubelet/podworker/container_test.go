@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -55,6 +56,31 @@ func TestEventsSayTheContainer(t *testing.T) {
 	f.manager.Evict(p.UID, status.Failure{Reason: "Evicted", Message: "for the test"}, nil)
 	f.waitFor("it is stopped", func() bool { return len(f.recorder.fields("Killing")) > 0 })
 	require.Contains(t, []string{"spec.containers{main}", "spec.ephemeralContainers{look}"}, f.recorder.fields("Killing")[0])
+}
+
+// TestPreStopHookGoesOnUntilItsContainerHasStopped has a hook that outlasts the grace period: it ends with the container, not before.
+func TestPreStopHookGoesOnUntilItsContainerHasStopped(t *testing.T) {
+	f := newFixture(t)
+	f.hooks.block = make(chan struct{})
+	p := pod("a", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"drain"}},
+		}}
+	})
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	stop := f.runtime.Block("StopContainer")
+	defer stop()
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	f.waitFor("the hook runs", func() bool { return f.hooks.blocked.Load() == 1 })
+	f.waitFor("the container is being stopped", func() bool {
+		f.clock.Step(10 * time.Second)
+		return f.runtime.Calls("StopContainer") == 1
+	})
+	require.Zero(t, f.hooks.canceled.Load())
+	stop()
+	f.waitFor("finished", func() bool { return f.statuses.isFinished(p.UID) })
+	require.EqualValues(t, 1, f.hooks.canceled.Load())
 }
 
 // TestRestartAllContainersCondition follows the condition from a container's exit to the Pod's new start.

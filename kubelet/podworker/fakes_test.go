@@ -158,9 +158,9 @@ func (probes) Failed(string) (prober.Failure, bool)           { return prober.Fa
 type hooks struct {
 	mu       sync.Mutex
 	failures []error
-	// block, if set before there are Pods, delays hooks until it is closed; blocked is how many wait.
-	block   chan struct{}
-	blocked atomic.Int32
+	// block, if set before there are Pods, delays hooks until it is closed; blocked is how many wait, canceled how many were canceled.
+	block             chan struct{}
+	blocked, canceled atomic.Int32
 }
 
 func (h *hooks) fail(err error) {
@@ -169,10 +169,15 @@ func (h *hooks) fail(err error) {
 	h.failures = append(h.failures, err)
 }
 
-func (h *hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error {
+func (h *hooks) Run(ctx context.Context, _ lifecycle.Target, _ *corev1.LifecycleHandler) error {
 	if h.block != nil {
 		h.blocked.Add(1)
-		<-h.block
+		select {
+		case <-h.block:
+		case <-ctx.Done():
+			h.canceled.Add(1)
+			return ctx.Err()
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -41,7 +41,9 @@ func (a *podActions) stopContainers(ctx context.Context, pod *corev1.Pod, plan [
 		group.Go(contain.Guard("podworker.stopContainers", "", func() {
 			defer close(done[i])
 			a.eventNormal(stop.Status.Name, "Killing", "Stopping container %s", stop.Status.Name)
-			contain.Guard("podworker.preStop", podutil.Name(pod), func() { a.runPreStop(ctx, pod, stop, deadline, ip) })()
+			endHook := func() {}
+			contain.Guard("podworker.preStop", podutil.Name(pod), func() { endHook = a.runPreStop(ctx, pod, stop, deadline, ip) })()
+			defer func() { endHook() }()
 			for _, before := range stop.After {
 				a.waitUntil(ctx, done[before], deadline)
 			}
@@ -66,8 +68,9 @@ func (a *podActions) waitUntil(ctx context.Context, done <-chan struct{}, deadli
 	}
 }
 
-// runPreStop runs a container's preStop hook once, until the deadline. The container is stopped even if its hook fails.
-func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) {
+// runPreStop runs a container's preStop hook once and waits for its end, until the deadline at most. The container is stopped even if
+// its hook fails. A hook that takes longer goes on until the container has stopped: the caller then calls end.
+func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) (end func()) {
 	hook, c := stop.Status.PreStop, stop.Container
 	if c != nil {
 		hook = nil
@@ -76,16 +79,17 @@ func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuber
 		}
 	}
 	if hook == nil || stop.Status.State != container.StateRunning || !a.preStopDone.add(stop.Status.ID) {
-		return
+		return func() {}
 	}
 	if c == nil {
 		c = &corev1.Container{Name: stop.Status.Name, Ports: stop.Status.Ports}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 1)
+	var err error
+	ended := make(chan struct{})
 	go func() {
-		ended <- contain.Do("podworker.runPreStop", "", func() error {
+		defer close(ended)
+		err = contain.Do("podworker.runPreStop", "", func() error {
 			return a.deps.Hooks.Run(ctx, lifecycle.Target{
 				Pod: pod, Container: c, ContainerID: stop.Status.ID, PodIP: ip,
 			}, hook)
@@ -94,17 +98,15 @@ func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuber
 	timer := a.deps.Clock.NewTimer(deadline.Sub(a.deps.Clock.Now()))
 	defer timer.Stop()
 	select {
-	case err := <-ended:
+	case <-ended:
 		if err != nil {
 			a.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook failed")
 		}
-		return
 	case <-timer.C():
 		a.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook did not finish within the grace period")
 	case <-ctx.Done():
 	}
-	cancel()
-	<-ended
+	return func() { cancel(); <-ended }
 }
 
 // killContainer stops one container while its Pod, which has the address ip, keeps running.
@@ -116,7 +118,8 @@ func (a *podActions) killContainer(ctx context.Context, pod *corev1.Pod, kill ku
 		return a.stopContainer(ctx, kill.Status, 0)
 	}
 	deadline := a.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
-	a.runPreStop(ctx, pod, stop, deadline, ip)
+	endHook := a.runPreStop(ctx, pod, stop, deadline, ip)
+	defer endHook()
 	left := int64(deadline.Sub(a.deps.Clock.Now()).Round(time.Second) / time.Second)
 	return a.stopContainer(ctx, kill.Status, max(left, kuberuntime.MinGracePeriod))
 }

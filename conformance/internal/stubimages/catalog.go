@@ -187,6 +187,8 @@ func (s Sources) Images() ([]oci.Image, error) {
 		config := all[name].config
 		config.Env = []string{searchPath}
 		for _, id := range all[name].ids {
+			// Two names of the same image are one image to containerd, which reports one of them for all of its containers.
+			config.Labels = map[string]string{ocispec.AnnotationRefName: imageutils.GetE2EImage(id)}
 			images = append(images, oci.Image{Name: imageutils.GetE2EImage(id), Layers: layers[name], Config: config})
 		}
 	}

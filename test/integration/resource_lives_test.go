@@ -333,6 +333,8 @@ func (n *ownedNode) sharedDevices() error {
 	return nil
 }
 
+const upstreamDevicePlugins = "/var/lib/kubelet/device-plugins"
+
 // TestKubeletsAreExchanged replaces Berth's kubelet by upstream's and back, while Pods have CPUs, devices and claims of their own. They
 // run on, with the same assignments.
 func TestKubeletsAreExchanged(t *testing.T) {
@@ -340,6 +342,11 @@ func TestKubeletsAreExchanged(t *testing.T) {
 		t.Skip("this test needs upstream's kubelet: run make exchange-kubelets")
 	}
 	n := newOwnedNode(t)
+	// Upstream's kubelet has its device plugins and their state here, whatever its root directory is.
+	require.NoError(t, os.MkdirAll("/var/lib/kubelet", 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(n.dataDir, "kubelet", "device-plugins"), upstreamDevicePlugins),
+		"%s belongs to a kubelet of this machine", upstreamDevicePlugins)
+	t.Cleanup(func() { require.NoError(t, os.Remove(upstreamDevicePlugins)) })
 	n.apply(podManifest("shared", shell(sleepScript, ""), ""))
 	n.apply(podManifest("own", shell(sleepScript, guaranteed), ""))
 	n.apply(podManifest("device", shell(sleepScript, withDevice), ""))

@@ -3,8 +3,8 @@ module github.com/berth-dev/berth/controlplane
 go 1.26.8
 
 require (
-	github.com/berth-dev/berth/codepages v0.0.0
 	github.com/KimMachineGun/automemlimit v0.7.5
+	github.com/berth-dev/berth/codepages v0.0.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5

@@ -11,8 +11,8 @@ import (
 )
 
 // installOpenAPI makes the API server describe its own resources at /openapi/v2 and /openapi/v3. Upstream builds both descriptions
-// before it serves anything, and keeps them; here a request for one builds it. The aggregator requests version 3 when the server has
-// started; clients that still request version 2 are rare. The configuration must have SkipOpenAPIInstallation.
+// before it serves anything, and keeps them; here a request for one builds it, and a request for one group of version 3 that of
+// this group alone. The configuration must have SkipOpenAPIInstallation.
 func installOpenAPI(aggregator *genericapiserver.GenericAPIServer, config *genericapiserver.Config) error {
 	kube, ok := aggregator.NextDelegate().(*genericapiserver.GenericAPIServer)
 	if !ok {
@@ -22,11 +22,9 @@ func installOpenAPI(aggregator *genericapiserver.GenericAPIServer, config *gener
 	paths.Handle("/openapi/v2", &installedOnRequest{name: "openapi-v2", install: func(on *mux.PathRecorderMux) {
 		routes.OpenAPI{Config: config.OpenAPIConfig}.InstallV2(resources, on)
 	}})
-	v3 := &installedOnRequest{name: "openapi-v3", install: func(on *mux.PathRecorderMux) {
-		routes.OpenAPI{V3Config: config.OpenAPIV3Config}.InstallV3(resources, on)
-	}}
-	paths.Handle("/openapi/v3", v3)
-	paths.HandlePrefix("/openapi/v3/", v3)
+	v3 := &openAPIV3{config: config.OpenAPIV3Config, services: resources.RegisteredWebServices}
+	paths.Handle(openAPIV3Root, http.HandlerFunc(v3.serveRoot))
+	paths.HandlePrefix(openAPIV3Root+"/", http.HandlerFunc(v3.serveGroup))
 	return nil
 }
 

@@ -44,7 +44,7 @@ PREFIX ?= /usr/local
 .PHONY: install
 install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for `kubectl why`
 	@mkdir -p $(PREFIX)/bin $(PREFIX)/lib/berth
-	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
+	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 containerd-shim-berth-v1 runc cni images $(PREFIX)/lib/berth/
 	@for name in berth kubectl-why; do ln -sf ../lib/berth/berth $(PREFIX)/bin/$$name; done
 	@echo "installed: $(PREFIX)/bin/berth, $(PREFIX)/bin/kubectl-why"
 
@@ -55,7 +55,7 @@ run: build ## start a real Kubernetes on this machine with the demo on it (root;
 .PHONY: panics
 panics: build ## inject 1,000 panics into a cluster under load (root; PANICS=N for another number)
 	@mkdir -p $(BIN)/panics
-	@for f in berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc cni images; do ln -sfn ../$$f $(BIN)/panics/$$f; done
+	@for f in berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 containerd-shim-berth-v1 runc cni images; do ln -sfn ../$$f $(BIN)/panics/$$f; done
 	@$(GO) build -trimpath -tags panicinjection -ldflags "$(LDFLAGS)" -o $(BIN)/panics/berth ./cmd/berth
 	@$(GO) test -tags integration,panics -count=1 -timeout 60m -v -run '^TestPanicsHarmNothingElse$$' ./test/integration
 

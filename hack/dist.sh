@@ -16,7 +16,7 @@ trap 'exit 130' INT TERM
 
 # Only the programs of the package, so that the list of what they are made of has nothing else.
 mkdir -p "$work/bin/cni" "$work/bin/images"
-for name in berth berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 runc \
+for name in berth berth-controlplane berth-dns berth-isolate berth-supervisor kubectl containerd containerd-shim-runc-v2 containerd-shim-berth-v1 runc \
 	cni/berth cni/bridge cni/host-local cni/loopback cni/portmap images/pause images/demo; do
 	ln "$bin/$name" "$work/bin/$name" 2>/dev/null || cp -p "$bin/$name" "$work/bin/$name"
 done

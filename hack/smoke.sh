@@ -43,6 +43,7 @@ says berth-dns "CoreDNS" -version
 says kubectl "Client Version" version --client
 says containerd "containerd github.com/containerd" --version
 says containerd-shim-runc-v2 "containerd-shim-runc-v2:" -v
+says containerd-shim-berth-v1 "containerd-shim-berth-v1:" -v
 says runc "libseccomp" --version
 for plugin in berth bridge host-local loopback portmap; do
 	CNI_COMMAND=VERSION $emulate "$bin/cni/$plugin" >"$work/out" 2>&1 </dev/null || true

@@ -39,7 +39,7 @@ const (
 // helpers are the programs beside berth: what `make build` makes.
 func helpers() []string {
 	return []string{
-		"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "runc",
+		"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc",
 		"cni/berth", "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap", "images/pause", "images/demo",
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/internal/programs"
 	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
+	"github.com/berth-dev/berth/up/containerd"
 	"github.com/berth-dev/berth/up/kubeletfile"
 )
 
@@ -78,6 +80,8 @@ type Config struct {
 	// KubeletConfig is a KubeletConfiguration with the fields that kubeletfile.Read allows; empty for none. It may be relative;
 	// Complete makes it absolute. The kubelet reads it at each start.
 	KubeletConfig string
+	// Runtime is the runtime of Pods without a RuntimeClass, one of containerd.Runtimes; empty for the first.
+	Runtime string
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one.
 	SeccompDefault bool
 	// Hardened refuses Pods that are not restricted, and Services with external addresses.
@@ -181,6 +185,9 @@ func (c Config) validate() error {
 	errs = append(errs, err)
 	if c.APIPort < 1 || c.APIPort > 65535 {
 		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
+	}
+	if c.Runtime != "" && !slices.Contains(containerd.Runtimes(), c.Runtime) {
+		errs = append(errs, fmt.Errorf("--runtime %q: want one of %s", c.Runtime, strings.Join(containerd.Runtimes(), ", ")))
 	}
 	for name, value := range c.FeatureGates {
 		if _, err := strconv.ParseBool(value); err != nil {

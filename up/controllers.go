@@ -57,7 +57,8 @@ func (r localRecords) Stages(ctx context.Context, uid types.UID, ready func(), e
 	}
 }
 
-// applyDefaultObjects applies the objects that every cluster has: the CSIDriver, the storage classes, the Service of DNS.
+// applyDefaultObjects applies the objects that every cluster has: the CSIDriver, the storage classes, the runtime
+// classes, the Service of DNS.
 func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
@@ -69,6 +70,7 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 		return err
 	}
 	defaults := append(c.storageClasses(), csidriver.CSIDriver(), info.ConfigMap())
+	defaults = append(defaults, runtimeClasses()...)
 	if c.runs(dnsName) {
 		dns, err := c.dnsObjects()
 		if err != nil {

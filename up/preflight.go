@@ -19,7 +19,7 @@ import (
 // Programs are the programs that a cluster runs, relative to Config.BinDir; `make build` puts them next to berth.
 func Programs() []string {
 	return []string{
-		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "runc", isolate.Program, supervisor.ProgramName,
+		"berth-controlplane", "berth-dns", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", isolate.Program, supervisor.ProgramName,
 		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "cni/berth", "images/pause",
 	}
 }

@@ -36,7 +36,8 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		c.logger.Info("this machine lacks a feature", "feature", warning)
 	}
 	return containerd.Config{
-		BinDir: c.BinDir, CNIBinDir: c.Program("cni"),
+		Runtime: c.Runtime,
+		BinDir:  c.BinDir, CNIBinDir: c.Program("cni"),
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
 		SandboxImage: imagestore.PauseName(ownImageVersion),
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, ClusterCIDR: c.clusterCIDR(), Gateway: c.Gateway,

@@ -22,7 +22,7 @@ var (
 func TestIntegrationOnSystemd(t *testing.T) {
 	share := t.TempDir()
 	for _, name := range []string{
-		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "runc", "cni", "images",
+		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "images",
 	} {
 		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
 	}

@@ -33,7 +33,7 @@ func kubeletProgram() string {
 }
 
 // nodePrograms are the programs of a node beside the kubelet: berth imports images.
-var nodePrograms = []string{"berth", "containerd", "containerd-shim-runc-v2", "runc", "cni", "kubectl"}
+var nodePrograms = []string{"berth", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "kubectl"}
 
 // guestShare makes a directory for a machine with the node's programs, the kubelet under that name, and the files in
 // guest. more is added to it.

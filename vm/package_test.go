@@ -20,7 +20,7 @@ func debs(t *testing.T) (share, older, newer string) {
 		programs := filepath.Join(share, version)
 		runHost(t, "mkdir", programs)
 		for _, name := range []string{
-			"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "runc", "cni", "images",
+			"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "images",
 		} {
 			runHost(t, "cp", "-a", filepath.Join(bin, name), programs)
 		}

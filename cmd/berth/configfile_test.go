@@ -18,7 +18,7 @@ var otherValues = map[string]string{
 	"runtime-config": "{some/v1: true}", "without": "[dns]", "kube-reserved": "{cpu: 1m}", "system-reserved": "{cpu: 2m}",
 	"eviction-hard": "{memory.available: 1Mi}", "eviction-soft": "{memory.available: 2Mi}",
 	"eviction-soft-grace-period": "{memory.available: 1m30s}", "eviction-minimum-reclaim": "{nodefs.available: 1Mi}",
-	"shutdown-grace-period": "2m", "shutdown-grace-period-critical-pods": "1m",
+	"runtime": "berth", "shutdown-grace-period": "2m", "shutdown-grace-period-critical-pods": "1m",
 }
 
 // otherValue returns a value that differs from the flag's default.

@@ -11,14 +11,28 @@ import (
 
 	"github.com/berth-dev/berth/internal/kernelmodule"
 	"github.com/berth-dev/berth/up"
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 // checkMachine checks what `berth up` requires of this machine, and what it works without.
 func checkMachine(ctx context.Context, layout up.Layout) []diagnosis {
 	return []diagnosis{
 		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkForwarding(ctx), checkServices(ctx), checkConfinement(), checkInotify(),
-		checkDiskSpace(layout.DataDir), checkDamagedFiles(layout), checkPrograms(layout),
+		checkDiskSpace(layout.DataDir), checkDamagedFiles(layout), checkPrograms(layout), checkRuntimes(layout),
 	}
+}
+
+// checkRuntimes says which runtimes run the Pods of the cluster.
+func checkRuntimes(layout up.Layout) diagnosis {
+	count, err := containerd.CountPods(layout.ContainerdSocket())
+	if err != nil {
+		return diagnosis{Name: "runtimes", Severity: severityWarning, Found: fmt.Sprintf("not known: %v", err)}
+	}
+	var found []string
+	for _, runtime := range containerd.Runtimes() {
+		found = append(found, fmt.Sprintf("%d with %s (%s)", count[runtime], runtime, containerd.ShimProgram(runtime)))
+	}
+	return diagnosis{Name: "runtimes", Severity: severityOK, Found: "running Pods of " + layout.DataDir + ": " + strings.Join(found, ", ")}
 }
 
 func checkRoot() diagnosis {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode"
@@ -13,8 +14,11 @@ import (
 //
 // It has many methods because all that is done to a containerd from outside depends on nothing but these values.
 type Config struct {
-	// BinDir holds containerd, containerd-shim-runc-v2 and runc.
+	// BinDir holds containerd, its shims and runc.
 	BinDir string
+	// Runtime is the runtime of Pods without a RuntimeClass, one of [Runtimes]; empty for the first. The others serve the RuntimeClasses
+	// whose handlers have their names.
+	Runtime string
 	// CNIBinDir holds the CNI plugins bridge, host-local, portmap and berth.
 	CNIBinDir string
 	// Root is containerd's persistent directory: images, snapshots, metadata.
@@ -78,6 +82,32 @@ func (c Config) Registries() string {
 // their place; they end with their Pods, and are safe to remove once no Pod of the cluster is left.
 func (c Config) NetworkCache() string { return "/var/lib/cni/results/" + c.Bridge + "-*" }
 
+// The runtimes of a node's Pods, and the handlers of their RuntimeClasses.
+const (
+	// RuntimeRunc is containerd's own shim, which runs the program runc for each step of a container.
+	RuntimeRunc = "runc"
+	// RuntimeBerth is Berth's shim, which has runc's library in its process.
+	RuntimeBerth = "berth"
+)
+
+// Runtimes lists the runtimes; the first is the default.
+func Runtimes() []string { return []string{RuntimeRunc, RuntimeBerth} }
+
+// ShimProgram is the name of a runtime's program.
+func ShimProgram(runtime string) string {
+	if runtime == RuntimeBerth {
+		return "containerd-shim-berth-v1"
+	}
+	return "containerd-shim-runc-v2"
+}
+
+func (c Config) defaultRuntime() string {
+	if c.Runtime == "" {
+		return Runtimes()[0]
+	}
+	return c.Runtime
+}
+
 func (c Config) shimDir() string { return filepath.Join(c.RunDir, "s") }
 
 // StopSignal is the signal that ends containerd. It is not asked to end itself: when it is asked while it starts, it gives up
@@ -109,6 +139,9 @@ func (c Config) validate() error {
 	}
 	if dir := c.shimDir(); len(dir) > longestShimDir {
 		return fmt.Errorf("field RunDir: %q is %d bytes too long for the sockets below it", c.RunDir, len(dir)-longestShimDir)
+	}
+	if !slices.Contains(Runtimes(), c.defaultRuntime()) {
+		return fmt.Errorf("field Runtime: %q is none of %s", c.Runtime, strings.Join(Runtimes(), ", "))
 	}
 	if c.SandboxImage == "" || strings.ContainsFunc(c.SandboxImage, unicode.IsSpace) {
 		return fmt.Errorf("field SandboxImage: %q is not the name of an image", c.SandboxImage)

@@ -46,7 +46,7 @@ func binaries(t testing.TB) string {
 	if os.Geteuid() != 0 {
 		t.Skip("containers need root")
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "cni/bridge", "images/pause", "images/demo"} {
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni/bridge", "images/pause", "images/demo"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Skipf("not built, run make build: %v", err)
 		}
@@ -80,7 +80,8 @@ func newFixtureOn(t testing.TB, network int) *fixture {
 	machine, err := containerd.Detect(root)
 	require.NoError(t, err)
 	n := &fixture{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
-		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
+		Runtime: os.Getenv("BERTH_TEST_RUNTIME"),
+		BinDir:  bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:  fmt.Sprintf("brtest%d", network),
 		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,11 +96,19 @@ func (c Config) shimID(pid int) string {
 	for i := range argv[:len(argv)-1] {
 		flags[argv[i]] = argv[i+1]
 	}
-	// The short-lived calls `containerd-shim … start` and `… delete` have -publish-binary; the shim itself does not.
-	if _, call := flags["-publish-binary"]; call || flags["-address"] != c.Socket() || flags["-namespace"] != criNamespace {
+	if isShimCall(argv) || flags["-address"] != c.Socket() || flags["-namespace"] != criNamespace {
 		return ""
 	}
 	return flags["-id"]
+}
+
+// isShimCall reports whether a process of a shim's program is one of the short-lived calls `containerd-shim … start` and `… delete`.
+// The call that starts Berth's shim becomes the shim.
+func isShimCall(argv []string) bool {
+	if filepath.Base(argv[0]) == ShimProgram(RuntimeBerth) {
+		return slices.Contains(argv, "delete")
+	}
+	return slices.Contains(argv, "-publish-binary") // which the shim itself does not have
 }
 
 // isOrphanShim says that no bundle leads to the shim of that id: neither its own, nor that of a container in its Pod.

@@ -121,15 +121,18 @@ disabled_plugins = [
   stats_collect_period = "30s"
   stats_retention_period = "2m"
   [plugins."io.containerd.cri.v1.runtime".containerd]
-    default_runtime_name = "runc"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    default_runtime_name = {{q .DefaultRuntime}}
+{{- range .Runtimes}}
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{{.}}]
+      # Both shims keep their containers in runc's state and have its options.
       runtime_type = "io.containerd.runc.v2"
-      runtime_path = {{q (.Program "containerd-shim-runc-v2")}}
+      runtime_path = {{q ($.Program ($.Shim .))}}
       sandboxer = "podsandbox"
-      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-        BinaryName = {{q (.Program "runc")}}
-        Root = {{q (printf "%s/runc" .RunDir)}}
-        SystemdCgroup = {{.SystemdCgroup}}
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{{.}}.options]
+        BinaryName = {{q ($.Program "runc")}}
+        Root = {{q (printf "%s/runc" $.RunDir)}}
+        SystemdCgroup = {{$.SystemdCgroup}}
+{{- end}}
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [{{q .CNIBinDir}}]
     conf_dir = {{q .CNIConfDir}}
@@ -143,6 +146,13 @@ func (c templateConfig) ShimDir() string { return c.shimDir() }
 
 // Program is for the template.
 func (c templateConfig) Program(name string) string { return filepath.Join(c.BinDir, name) }
+
+// DefaultRuntime, Runtimes and Shim are for the template.
+func (c templateConfig) DefaultRuntime() string { return c.defaultRuntime() }
+
+func (templateConfig) Runtimes() []string { return Runtimes() }
+
+func (templateConfig) Shim(runtime string) string { return ShimProgram(runtime) }
 
 // templateConfig adds what only the template needs.
 type templateConfig struct{ Config }

@@ -12,7 +12,7 @@ systemd=false bin=$programs cni=$programs/cni
 if [ -d /run/systemd/system ]; then
 	systemd=true bin=/usr/local/bin cni=/opt/cni/bin
 	mkdir -p $cni
-	cp "$programs/containerd" "$programs/containerd-shim-runc-v2" "$programs/runc" $bin/
+	cp "$programs/containerd" "$programs/containerd-shim-runc-v2" "$programs/containerd-shim-berth-v1" "$programs/runc" $bin/
 	cp "$programs"/cni/* $cni/
 fi
 

@@ -1,0 +1,104 @@
+package container
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/userns"
+	"github.com/opencontainers/cgroups/systemd"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Options are those of the runtime in containerd's configuration.
+type Options struct {
+	// Root is the directory of runc's state: each container has a directory in it.
+	Root          string
+	SystemdCgroup bool
+	NoPivotRoot   bool
+	NoNewKeyring  bool
+}
+
+// loadSpec reads a bundle's config.json.
+func loadSpec(bundle string) (*specs.Spec, error) {
+	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the container's specification: %w", err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil, fmt.Errorf("read the container's specification %s: %w", filepath.Join(bundle, "config.json"), err)
+	}
+	if err := validateProcess(spec.Process); err != nil {
+		return nil, err
+	}
+	if spec.Root == nil {
+		return nil, errors.New("read the container's specification: it has no root")
+	}
+	if spec.Linux == nil {
+		return nil, errors.New("read the container's specification: it has no part for Linux")
+	}
+	return &spec, nil
+}
+
+// config converts a specification. runc's library takes the working directory of the process for the bundle, and a shim has several
+// bundles, so what is relative to the bundle is made absolute before and the library's note of the bundle is corrected.
+func config(id, bundle string, spec *specs.Spec, options Options) (*configs.Config, error) {
+	if !filepath.IsAbs(spec.Root.Path) {
+		spec.Root.Path = filepath.Join(bundle, spec.Root.Path)
+	}
+	for i, mount := range spec.Mounts {
+		isBind := mount.Type == "bind" || slices.Contains(mount.Options, "bind") || slices.Contains(mount.Options, "rbind")
+		if isBind && !filepath.IsAbs(mount.Source) {
+			spec.Mounts[i].Source = filepath.Join(bundle, mount.Source)
+		}
+	}
+	rootless, err := rootlessCgroups(options.SystemdCgroup)
+	if err != nil {
+		return nil, err
+	}
+	converted, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+		CgroupName: id, UseSystemdCgroup: options.SystemdCgroup, NoPivotRoot: options.NoPivotRoot, NoNewKeyring: options.NoNewKeyring,
+		Spec: spec, RootlessEUID: os.Geteuid() != 0, RootlessCgroups: rootless,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, label := range converted.Labels {
+		if strings.HasPrefix(label, "bundle=") {
+			converted.Labels[i] = "bundle=" + bundle
+		}
+	}
+	return converted, nil
+}
+
+// rootlessCgroups reports whether the machine's cgroups may be out of reach, as runc determines it.
+func rootlessCgroups(systemdCgroup bool) (bool, error) {
+	if os.Geteuid() != 0 {
+		return true, nil
+	}
+	if !userns.RunningInUserNS() {
+		return false, nil
+	}
+	if !systemdCgroup {
+		return true, nil
+	}
+	owner, err := systemd.DetectUID()
+	if err != nil {
+		return false, nil //nolint:nilerr // without an answer the owner is assumed to be root, as in runc
+	}
+	return owner != 0, nil
+}
+
+// hasOwnPIDNamespace reports whether all processes of the container end with its first.
+func hasOwnPIDNamespace(spec *specs.Spec) bool {
+	return slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.PIDNamespace && ns.Path == ""
+	})
+}

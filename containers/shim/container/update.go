@@ -7,8 +7,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// apply changes the resources of a container as runc's update command does: a value that is not given stays, except those that cannot
-// be told from "none" (CPU sets, the number of processes and unified values), which then are not written.
+// apply changes the resources of a container as runc's update command does: a value that is not given stays. CPU sets, the
+// number of processes and unified values that are not given are not written.
 func apply(to *cgroups.Resources, from *specs.LinuxResources) {
 	applyCPU(to, from.CPU)
 	applyMemory(to, from.Memory)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxPending bounds the events that wait for containerd; more than that of one Pod means that nobody reads them.
+	// maxPending bounds the events that wait for containerd; one Pod has more only while containerd does not read them.
 	maxPending = 2048
 	// callTimeout bounds one call to containerd, connecting included.
 	callTimeout = 5 * time.Second

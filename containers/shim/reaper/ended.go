@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ended waits until the process pid has ended, and does not reap it. pid is a child of this process that nobody reaps meanwhile. It
+// Ended waits until the process pid has ended, and does not reap it. pid is a child of this process that is not reaped meanwhile. It
 // occupies no thread where the kernel has process descriptors (Linux 5.3).
 func Ended(pid int) error {
 	file, err := open(pid)

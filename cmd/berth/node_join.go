@@ -29,6 +29,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/daemon"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
+	"github.com/berth-dev/berth/up/containerd"
 	"github.com/berth-dev/berth/up/join"
 	"github.com/berth-dev/berth/up/progress"
 )
@@ -47,7 +48,7 @@ const tokenFlag = "token"
 type joinFlags struct {
 	server, token, pin string
 	dataDir, binDir    string
-	proxy              string
+	proxy, runtime     string
 	reset              bool
 }
 
@@ -57,6 +58,7 @@ func (f *joinFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.token, tokenFlag, "", "with --join: the bootstrap token; only the first start needs it")
 	flags.StringVar(&f.pin, "ca-cert-hash", "", "with --join: the hash of the cluster's CA, sha256:…; only the first start needs it")
 	flags.StringVar(&f.binDir, "bin-dir", "", "directory of containerd, berth-controlplane and the other programs (default: that of this program)")
+	flags.StringVar(&f.runtime, "runtime", containerd.RuntimeRunc, "with --join: "+runtimeUsage())
 	flags.BoolVar(&f.reset, "reset", false, "with --join: delete the node in --data-dir first, with its Pods' data")
 	flags.StringVar(&f.proxy, "kube-proxy", proxyAuto, "run kube-proxy: "+proxyAuto+" (on a cluster of berth up that has it), "+proxyAlways+" or "+proxyNever)
 }
@@ -95,8 +97,8 @@ func (f *joinFlags) validate(cmd *cobra.Command) error {
 // cluster by a kubeconfig. known is set if it joined before.
 func (f *nodeFlags) memberServer(cmd *cobra.Command) (server string, known bool, err error) {
 	if f.kubeconfig != "" && f.join.server == "" {
-		if cmd.Flags().Changed(dataDirFlag) || cmd.Root().Flags().Changed(dataDirFlag) || f.join.reset {
-			return "", false, usageError{errors.New("--data-dir and --reset need --join: with --kubeconfig the node's files are below --root-dir")}
+		if cmd.Flags().Changed(dataDirFlag) || cmd.Root().Flags().Changed(dataDirFlag) || f.join.reset || cmd.Flags().Changed("runtime") {
+			return "", false, usageError{errors.New("--data-dir, --runtime and --reset need --join: with --kubeconfig the node's files are below --root-dir")}
 		}
 		return "", false, nil
 	}
@@ -143,7 +145,7 @@ func (f nodeFlags) runMember(cmd *cobra.Command, server string, known bool) erro
 	if err != nil {
 		return err
 	}
-	config, err := up.Config{DataDir: f.join.dataDir, BinDir: f.join.binDir, NodeName: name, Server: server}.Complete()
+	config, err := up.Config{DataDir: f.join.dataDir, BinDir: f.join.binDir, NodeName: name, Server: server, Runtime: f.join.runtime}.Complete()
 	if err != nil {
 		return usageError{err}
 	}

@@ -159,6 +159,12 @@ func (f *upFlags) layout(cmd *cobra.Command) (layout up.Layout, err error) {
 	return layout, nil
 }
 
+// runtimeUsage is the help of --runtime.
+func runtimeUsage() string {
+	return "the runtime of Pods without a RuntimeClass, at each start: " + strings.Join(containerd.Runtimes(), " or ") +
+		";\nPods with a RuntimeClass of either name have that one (docs/runtimes.md)"
+}
+
 // register registers the flags.
 func (f *upFlags) register(cmd *cobra.Command) {
 	config := &f.config
@@ -178,8 +184,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&config.RegistryConfig, "registry-config", "", "`directory` with mirrors and certificates of registries: NAME/hosts.toml for each, as containerd's certs.d\n"+
 		"(default: "+up.DefaultRegistryConfig+" if that exists and containerd/certs.d in the data directory does not, else the latter)")
 	flags.StringVar(&config.KubeletConfig, "kubelet-config", "", kubeletConfigUsage)
-	flags.StringVar(&config.Runtime, "runtime", containerd.RuntimeRunc, "the runtime of Pods without a RuntimeClass, at each start: "+strings.Join(containerd.Runtimes(), " or ")+
-		";\nPods with a RuntimeClass of either name have that one (docs/runtimes.md)")
+	flags.StringVar(&config.Runtime, "runtime", containerd.RuntimeRunc, runtimeUsage())
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", true, seccompDefaultUsage+";\nfalse leaves them without one")
 	flags.BoolVar(&config.Hardened, "hardened", false, "refuse what the CIS benchmark advises against: Pods that are not restricted, where their namespace has no label that allows\n"+
 		"them, and Services with external addresses; remembered until --hardened=false")

@@ -63,6 +63,8 @@ type fixture struct {
 	daemon *exec.Cmd
 	conn   *grpc.ClientConn
 	cgroup string
+	// handler is the runtime of the Pods that run makes; empty for the default.
+	handler string
 }
 
 // newFixture writes the configuration of a containerd whose Pods have addresses of its own network.
@@ -206,7 +208,7 @@ type pod struct {
 func (n *fixture) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data string) pod {
 	var p pod
 	began := time.Now()
-	sandbox, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	sandbox, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: n.handler})
 	require.NoError(t, err)
 	p.sandbox, p.steps[0] = sandbox.PodSandboxId, time.Since(began)
 	t.Cleanup(func() {

@@ -17,17 +17,17 @@ import (
 
 // options is the command line. It has many fields because each flag is one.
 type options struct {
-	bin, dataDir, out      string
-	expected, list, report string
-	focus, skip            string
-	drivers                []string
-	parallel, apiPort      int
-	attempts               int
-	podCIDR, serviceCIDR   string
-	secondNode             string
-	nodeNetwork            netip.Prefix
-	conformance, resume    bool
-	timeout                time.Duration
+	bin, dataDir, out             string
+	expected, list, report        string
+	focus, skip                   string
+	drivers                       []string
+	parallel, apiPort             int
+	attempts                      int
+	podCIDR, serviceCIDR, runtime string
+	secondNode                    string
+	nodeNetwork                   netip.Prefix
+	conformance, resume           bool
+	timeout                       time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
 	kill <-chan struct{}
@@ -54,6 +54,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.parallel, "parallel", 6, "how many specs run at once")
 	flags.IntVar(&o.attempts, "attempts", 2, "attempts for each spec; the report names those that needed more than one")
 	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
+	flags.StringVar(&o.runtime, "runtime", "", "the runtime of the Pods, as berth up --runtime (default: berth's)")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")
 	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
 	flags.StringVar(&o.secondNode, "second-node", "berth-conf-2",

@@ -122,7 +122,8 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 	logf("starting a cluster in %s", o.dataDir)
 	first, err := cluster.Start(ctx, cluster.Config{
 		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR, APIAddress: link.Host.String(),
-		Log: filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
+		Runtime: o.runtime,
+		Log:     filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
 	})
 	if err != nil {
 		return stop, machines{}, err

@@ -22,6 +22,8 @@ type Config struct {
 	PodCIDR, ServiceCIDR string
 	// APIAddress is this machine's address for other machines of the cluster; empty if there are none.
 	APIAddress string
+	// Runtime is the runtime of the nodes' Pods; empty for berth's default.
+	Runtime string
 	// Log is the file that takes what berth prints.
 	Log string
 	// Timeout bounds the start and the stop.
@@ -46,6 +48,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		"--data-dir", config.DataDir, "--api-port", strconv.Itoa(config.APIPort),
 		"--pod-cidr", config.PodCIDR, "--service-cidr", config.ServiceCIDR,
 	}
+	argv = append(argv, config.runtimeFlag()...)
 	if config.APIAddress != "" {
 		argv = append(argv, "--api-address", config.APIAddress)
 	}
@@ -55,6 +58,13 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+func (c Config) runtimeFlag() []string {
+	if c.Runtime == "" {
+		return nil
+	}
+	return []string{"--runtime", c.Runtime}
 }
 
 // Berth is the path of berth.

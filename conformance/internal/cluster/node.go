@@ -33,6 +33,7 @@ func (c *Cluster) Join(ctx context.Context, link *Link, name, dataDir, log strin
 	argv := append(link.enter(), c.Berth())
 	argv = append(argv, command[1:]...)
 	argv = append(argv, "--reset", noEviction, "--node-name", name, "--node-ip", link.Machine.String(), "--bin-dir", c.config.Bin, "--data-dir", dataDir)
+	argv = append(argv, c.config.runtimeFlag()...)
 	p, err := startProcess(ctx, "node "+name, log, c.config.Timeout, argv...)
 	if err != nil {
 		return nil, err

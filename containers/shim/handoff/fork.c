@@ -1,4 +1,6 @@
 #define _GNU_SOURCE
+#include "arguments.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,25 +18,6 @@ int handoff_status_fd(void) { return status_fd; }
 
 void handoff_forget(void) { status_fd = -1; }
 
-// last_argument copies the last argument of this process into buf. Constructors get no arguments with every C library.
-static int last_argument(char *buf, size_t size) {
-	static char line[16384];
-	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	ssize_t n = read(fd, line, sizeof(line));
-	close(fd);
-	if (n < 2 || n == (ssize_t)sizeof(line) || line[n - 1] != 0)
-		return -1;
-	const char *last = line + n - 1;
-	while (last > line && last[-1] != 0)
-		last--;
-	if (strlen(last) >= size)
-		return -1;
-	strcpy(buf, last);
-	return 0;
-}
-
 // wait_for_child exits with the status that the child writes.
 static void wait_for_child(int fd, pid_t child) {
 	unsigned char status;
@@ -50,10 +33,22 @@ static void wait_for_child(int fd, pid_t child) {
 	_exit(1);
 }
 
-__attribute__((constructor)) static void fork_shim(void) {
-	char action[8];
-	if (getenv("_LIBCONTAINER_INITPIPE") || last_argument(action, sizeof(action)) || strcmp(action, "start"))
+// print_deleted ends the process with the content of deleted.pb in the bundle, if there is one.
+static void print_deleted(const char *bundle) {
+	char path[4096], content[4096];
+	if (!bundle || snprintf(path, sizeof(path), "%s/deleted.pb", bundle) >= (int)sizeof(path))
 		return;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	ssize_t n = read(fd, content, sizeof(content));
+	close(fd);
+	if (n <= 0 || n == (ssize_t)sizeof(content))
+		return;
+	_exit(write(STDOUT_FILENO, content, n) == n ? 0 : 1);
+}
+
+static void fork_shim(void) {
 	int fds[2];
 	if (pipe2(fds, O_CLOEXEC)) {
 		fprintf(stderr, "start the shim: pipe2: %s\n", strerror(errno));
@@ -74,4 +69,14 @@ __attribute__((constructor)) static void fork_shim(void) {
 	setpgid(0, 0);
 	close(fds[0]);
 	status_fd = fds[1];
+}
+
+__attribute__((constructor)) static void before_go(void) {
+	static struct arguments arguments;
+	if (getenv("_LIBCONTAINER_INITPIPE") || read_arguments(&arguments)) // a process of a container, or no call of containerd
+		return;
+	if (!strcmp(arguments.last, "start"))
+		fork_shim();
+	else if (!strcmp(arguments.last, "delete"))
+		print_deleted(argument_after(&arguments, "-bundle"));
 }

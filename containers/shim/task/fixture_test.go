@@ -37,7 +37,13 @@ const waitTimeout = 2 * time.Minute
 // mainOrphans is run by TestMain on the main thread, as the shim does.
 var mainOrphans *reaper.Orphans
 
-func init() { runtime.LockOSThread() }
+func init() {
+	if os.Getenv("SHIM_TEST_SLEEP") != "" { // run by TestOwnProgramIsOutOfReach in a container
+		time.Sleep(waitTimeout)
+		os.Exit(0)
+	}
+	runtime.LockOSThread()
+}
 
 func TestMain(m *testing.M) {
 	orphans, err := reaper.NewOrphans()
@@ -308,11 +314,18 @@ func (f *fixture) run(t *testing.T, id string, s *streams, args []string, change
 func (f *fixture) exec(t *testing.T, id, execID string, terminal bool, s *streams, args ...string) error {
 	t.Helper()
 	process := f.specOf(id, args).Process
+	process.Terminal = terminal
+	return f.execProcess(t, id, execID, s, process)
+}
+
+// execProcess starts an exec of a process.
+func (f *fixture) execProcess(t *testing.T, id, execID string, s *streams, process *specs.Process) error {
+	t.Helper()
 	data, err := json.Marshal(process)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := &api.ExecProcessRequest{ID: id, ExecID: execID, Terminal: terminal, Spec: &anypb.Any{Value: data}}
+	request := &api.ExecProcessRequest{ID: id, ExecID: execID, Terminal: process.Terminal, Spec: &anypb.Any{Value: data}}
 	if s != nil {
 		request.Stdin, request.Stdout, request.Stderr = s.stdin, s.stdout, s.stderr
 	}

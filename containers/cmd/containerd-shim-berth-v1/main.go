@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/codepages"
 	"github.com/berth-dev/berth/containers/shim/bootstrap"
 	"github.com/berth-dev/berth/containers/shim/events"
 	"github.com/berth-dev/berth/containers/shim/features"
@@ -137,7 +138,7 @@ func report(result []byte) error {
 
 // listenAndServe serves the Task API in the background.
 func listenAndServe(ctx context.Context, service *task.Service, listener net.Listener) (*ttrpc.Server, error) {
-	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
+	idle := time.AfterFunc(idleAfter, releaseMemory)
 	count := func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		idle.Reset(idleAfter)
 		return guard.Unary(ctx, unmarshal, info, method)
@@ -153,6 +154,14 @@ func listenAndServe(ctx context.Context, service *task.Service, listener net.Lis
 		}
 	})
 	return server, nil
+}
+
+// releaseMemory returns the free part of the heap and the pages of the program to the machine.
+func releaseMemory() {
+	debug.FreeOSMemory()
+	if err := codepages.Release(); err != nil {
+		logrus.WithError(err).Warn("failed to release memory while the shim is idle")
+	}
 }
 
 // finish ends the server after the replies to its last requests, and sends the last events.

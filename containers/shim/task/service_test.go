@@ -278,7 +278,7 @@ func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
 func TestOOMKillIsReported(t *testing.T) {
 	f := newFixture(t)
-	f.run(t, "c", nil, []string{"/bin/sh", "-c", "x=a; while :; do x=$x$x; done"}, withMemoryLimit(16<<20))
+	f.run(t, "c", nil, []string{"/bin/sh", "-c", "x=a; while :; do x=$x$x; done"}, withMemoryLimit(64<<20))
 	if got := f.wait(t, "c", ""); got != 137 {
 		t.Errorf("exit code %d", got)
 	}

@@ -73,11 +73,14 @@ func (c Config) KillOrphanShims(ctx context.Context) (ended []string, err error)
 		if id == "" || !c.isOrphanShim(id) {
 			continue
 		}
-		if err := c.killShim(ctx, pid, id); err != nil {
+		killed, err := c.killShim(ctx, pid, id)
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		ended = append(ended, id)
+		if killed {
+			ended = append(ended, id)
+		}
 	}
 	return ended, errors.Join(errs...)
 }
@@ -137,27 +140,39 @@ func (c Config) mayHaveBundle(id string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// killShim kills a shim, and removes its socket and the container that it may have created.
-func (c Config) killShim(ctx context.Context, pid int, id string) error {
+// shimEnd is how long a shim may take, once its Pod is removed, until it has ended itself.
+const shimEnd = time.Second
+
+// killShim kills a shim that does not end itself within shimEnd, and removes its socket and the container that it may have created.
+func (c Config) killShim(ctx context.Context, pid int, id string) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("open stray shim, process %d: %w", pid, err)
+		return false, fmt.Errorf("open stray shim, process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
 	// The PID may have been reused before it was opened; from here on it cannot be.
 	if c.shimID(pid) != id {
-		return nil
+		return false, nil
 	}
 	sockets, err := c.socketsOf(pid)
 	if err != nil {
-		return fmt.Errorf("end stray shim %s: %w", id, err)
+		return false, fmt.Errorf("end stray shim %s: %w", id, err)
+	}
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(shimEnd.Milliseconds()))
+	if err == nil && ended > 0 {
+		return false, nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
+		return false, fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
 	}
+	return true, c.removeShim(ctx, id, sockets)
+}
+
+// removeShim removes the sockets of a shim that was killed, and the container that it may have created.
+func (c Config) removeShim(ctx context.Context, id string, sockets []string) error {
 	var errs []error
 	if _, err := os.Stat(filepath.Join(c.runcRoot(), id)); err == nil {
 		if err := c.deleteContainer(ctx, id); err != nil {

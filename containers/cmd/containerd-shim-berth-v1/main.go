@@ -39,6 +39,8 @@ const (
 	idleAfter = 10 * time.Second
 	// lastEvents bounds the sending of events when the shim ends.
 	lastEvents = 5 * time.Second
+	// lastReply bounds the wait for the end of connections when the shim ends.
+	lastReply = time.Second
 )
 
 func init() {
@@ -119,12 +121,12 @@ func serve(call bootstrap.Call) (err error) {
 		publisher.Run(context.WithoutCancel(ctx))
 	})
 	handleSignals(ctx, cancel)
-	server, err := listenAndServe(ctx, service, start.Listener)
-	if err != nil {
+	var clients connections
+	if err := listenAndServe(ctx, service, start.Listener, &clients); err != nil {
 		return err
 	}
 	orphans.Run(ctx)
-	finish(server, publisher, sent)
+	finish(publisher, sent, &clients)
 	return nil
 }
 
@@ -137,15 +139,15 @@ func report(result []byte) error {
 }
 
 // listenAndServe serves the Task API in the background.
-func listenAndServe(ctx context.Context, service *task.Service, listener net.Listener) (*ttrpc.Server, error) {
+func listenAndServe(ctx context.Context, service *task.Service, listener net.Listener, clients *connections) error {
 	idle := time.AfterFunc(idleAfter, releaseMemory)
 	count := func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		idle.Reset(idleAfter)
 		return guard.Unary(ctx, unmarshal, info, method)
 	}
-	server, err := ttrpc.NewServer(ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()), ttrpc.WithUnaryServerInterceptor(count))
+	server, err := ttrpc.NewServer(ttrpc.WithServerHandshaker(clients), ttrpc.WithUnaryServerInterceptor(count))
 	if err != nil {
-		return nil, fmt.Errorf("serve the Task API: %w", err)
+		return fmt.Errorf("serve the Task API: %w", err)
 	}
 	api.RegisterTTRPCTaskService(server, service)
 	guard.Go(ctx, "server", func() {
@@ -153,7 +155,7 @@ func listenAndServe(ctx context.Context, service *task.Service, listener net.Lis
 			logrus.WithError(err).Fatal("failed to serve the Task API")
 		}
 	})
-	return server, nil
+	return nil
 }
 
 // releaseMemory returns the free part of the heap and the pages of the program to the machine.
@@ -164,8 +166,9 @@ func releaseMemory() {
 	}
 }
 
-// finish ends the server after the replies to its last requests, and sends the last events.
-func finish(server *ttrpc.Server, publisher *events.Publisher, sent <-chan struct{}) {
+// finish sends the last events, and waits until containerd has closed its connections: it does so when it has the reply to its last
+// request. Nothing is left for which a shim has to stay.
+func finish(publisher *events.Publisher, sent <-chan struct{}, clients *connections) {
 	publisher.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastEvents)
 	defer cancel()
@@ -174,9 +177,9 @@ func finish(server *ttrpc.Server, publisher *events.Publisher, sent <-chan struc
 	case <-ctx.Done():
 		logrus.Warn("events are lost: containerd does not take them")
 	}
-	if err := server.Shutdown(ctx); err != nil {
-		logrus.WithError(err).Warn("failed to end the Task API in order")
-	}
+	ctx, cancel = context.WithTimeout(context.Background(), lastReply)
+	defer cancel()
+	clients.wait(ctx)
 }
 
 // handleSignals ends the shim at SIGTERM and SIGINT, and logs all goroutines at SIGUSR1.

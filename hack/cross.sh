@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds all programs for another processor. Only runc needs a C compiler for it, and libseccomp, which Debian's packages give
-# without anything being installed.
+# Builds all programs for another processor. Only runc and Berth's shim need a C compiler for it, and libseccomp, which Debian's packages
+# give without anything being installed.
 # usage: hack/cross.sh arm64 BIN VERSION COMMIT
 set -eu
 [ $# -eq 4 ] && [ "$1" = arm64 ] || { echo "usage: $0 arm64 BIN VERSION COMMIT" >&2; exit 2; }

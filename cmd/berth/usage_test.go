@@ -85,7 +85,7 @@ func TestDataDirIsOnlyWhereItHasAnEffect(t *testing.T) {
 		require.NotContains(t, out, "data-dir", word)
 	}
 	_, err := execute(t, "node", "--kubeconfig", absent, "--data-dir", absent)
-	require.ErrorContains(t, err, "--data-dir and --reset need --join")
+	require.ErrorContains(t, err, "--data-dir, --runtime and --reset need --join")
 	require.ErrorAs(t, err, new(usageError))
 	for _, word := range []string{"up", "node"} {
 		out, err := execute(t, "help", word)

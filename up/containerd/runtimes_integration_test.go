@@ -147,8 +147,12 @@ func newCPUAccount(b *testing.B) cpuAccount {
 	require.NoError(b, os.MkdirAll(account.dir, 0o755))
 	require.NoError(b, os.WriteFile(account.dir+"/cgroup.procs", fmt.Append(nil, os.Getpid()), 0))
 	b.Cleanup(func() {
-		_ = os.WriteFile(cpuacct+"/cgroup.procs", fmt.Append(nil, os.Getpid()), 0)
-		_ = os.Remove(account.dir)
+		processes, err := os.ReadFile(account.dir + "/cgroup.procs") // this one, and its helpers
+		require.NoError(b, err)
+		for _, pid := range strings.Fields(string(processes)) {
+			_ = os.WriteFile(cpuacct+"/cgroup.procs", []byte(pid), 0)
+		}
+		require.NoError(b, os.Remove(account.dir))
 	})
 	return account
 }

@@ -142,11 +142,15 @@ func (c *Cluster) newProxy() (runFunc, error) {
 	if err := atomicfile.WriteVolatile(file, config, 0o600); err != nil {
 		return nil, err
 	}
+	environment, err := c.proxyEnvironment()
+	if err != nil {
+		return nil, err
+	}
 	health := &supervisor.Health{
 		Network: "tcp", Address: metrics, Send: []byte("GET /livez HTTP/1.0\r\n\r\n"), Timeout: healthTimeout, Failures: maxHealthFailures,
 	}
 	return c.withReadiness(proxyName, proxyReady(metrics), c.program(supervisor.Program{
-		Name: proxyName, Argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, Health: health,
+		Name: proxyName, Argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, Env: environment, Health: health,
 	})), nil
 }
 

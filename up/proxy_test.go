@@ -2,11 +2,14 @@ package up
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 func TestHalfClosedConnectionsLastAnHour(t *testing.T) {
@@ -16,4 +19,33 @@ func TestHalfClosedConnectionsLastAnHour(t *testing.T) {
 		require.NoError(t, os.WriteFile(setting, []byte(value), 0o600))
 		require.Equal(t, want, closeWait(setting), "%q", value)
 	}
+}
+
+// TestProxyInNamespacesOfItsOwnHasNoIptables runs the shell with the environment of kube-proxy.
+func TestProxyInNamespacesOfItsOwnHasNoIptables(t *testing.T) {
+	c := &Cluster{Layout: Layout{RunDir: t.TempDir()}}
+	environment, err := c.proxyEnvironment()
+	require.NoError(t, err)
+	require.Empty(t, environment, "on the machine an earlier kube-proxy may have left rules of iptables")
+
+	programs := t.TempDir()
+	for _, name := range []string{"nft", "iptables"} {
+		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"), 0o700))
+	}
+	shell, err := exec.LookPath("sh")
+	require.NoError(t, err)
+	t.Setenv("PATH", programs)
+	c.config.Inside = &isolate.Inside{}
+	for range 2 { // the component may be started again
+		environment, err = c.proxyEnvironment()
+		require.NoError(t, err)
+	}
+	for name, found := range map[string]bool{"nft": true, "iptables": false} {
+		command := exec.CommandContext(t.Context(), shell, "-c", "command -v "+name)
+		command.Env = environment
+		require.Equal(t, found, command.Run() == nil, name)
+	}
+	t.Setenv("PATH", t.TempDir())
+	_, err = c.proxyEnvironment()
+	require.ErrorContains(t, err, "install nftables")
 }

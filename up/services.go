@@ -99,6 +99,7 @@ func proxyReady(metrics string) probe {
 		if err != nil {
 			return false
 		}
+		request.Header.Set("Accept-Encoding", "identity") // to compress and to expand it needs more time than all the rest
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
 			return false

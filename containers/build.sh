@@ -64,11 +64,11 @@ build containerd-shim-runc-v2 "$containerd/cmd/containerd-shim-runc-v2" 0 \
 	"-X $containerd/version.Version=$containerd_version"
 # runc carries its own version in its sources.
 build runc github.com/opencontainers/runc 1 "seccomp urfave_cli_no_docs"
-# The shim's program is also the first of each process of a container, and a static program starts sooner. It leaves out the part of
-# runc's library that calls CRIU.
+# The shim's program is also the first of each process of a container, and a small, static program starts sooner. It leaves out gRPC and
+# the part of runc's library that calls CRIU.
 static=
 [ ! -e "${PKG_CONFIG_SYSROOT_DIR:-}$("$PKG_CONFIG" --variable=libdir libseccomp)/libseccomp.a" ] || static=-extldflags=-static
-build containerd-shim-berth-v1 ./cmd/containerd-shim-berth-v1 1 "seccomp runc_nocriu osusergo netgo" \
+build containerd-shim-berth-v1 ./cmd/containerd-shim-berth-v1 1 "seccomp runc_nocriu no_grpc osusergo netgo" \
 	"$static -X main.version=$containerd_version+runc-$(version github.com/opencontainers/runc)"
 for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
 	build "cni/${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \

@@ -10,10 +10,12 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/containers/shim/reaper"
+	"github.com/berth-dev/berth/containers/shim/seccompcache"
 	"github.com/berth-dev/berth/containers/shim/stdio"
 )
 
@@ -29,6 +31,7 @@ type Container struct {
 	created *libcontainer.Container
 	ownPIDs bool
 	cgroups map[string]string
+	seccomp string // file of the compiled profile; empty if there is none
 }
 
 // Request describes a container to create.
@@ -62,7 +65,8 @@ func Create(ctx context.Context, orphans *reaper.Orphans, request Request) (_ *C
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	first, master, err := start(created, orphans, process, request.Terminal, request.Streams)
+	profile := compiledProfile(ctx, converted, request)
+	first, master, err := starter{created, orphans, profile}.start(process, request.Terminal, request.Streams)
 	if err != nil {
 		if first != nil { // it runs, and only its terminal is missing
 			_ = first.Signal(unix.SIGKILL)
@@ -80,8 +84,21 @@ func Create(ctx context.Context, orphans *reaper.Orphans, request Request) (_ *C
 	}
 	return &Container{
 		id: request.ID, options: request.Options, orphans: orphans, created: created,
-		ownPIDs: hasOwnPIDNamespace(spec), cgroups: state.CgroupPaths,
+		ownPIDs: hasOwnPIDNamespace(spec), cgroups: state.CgroupPaths, seccomp: profile,
 	}, first, master, nil
+}
+
+// compiledProfile returns the file of the container's compiled seccomp profile, empty if it has none. Without that file the container's
+// processes compile it.
+func compiledProfile(ctx context.Context, config *configs.Config, request Request) string {
+	if config.Seccomp == nil || request.Options.SeccompDir == "" {
+		return ""
+	}
+	file, err := seccompcache.Cache{Dir: request.Options.SeccompDir}.File(config.Seccomp)
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("id", request.ID).Warn("each process of a container compiles its seccomp profile")
+	}
+	return file
 }
 
 // Cgroups are the container's cgroups: by controller on version 1, one with an empty key on version 2.

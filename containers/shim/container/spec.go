@@ -23,6 +23,8 @@ type Options struct {
 	SystemdCgroup bool
 	NoPivotRoot   bool
 	NoNewKeyring  bool
+	// SeccompDir keeps compiled seccomp profiles; empty for none.
+	SeccompDir string
 }
 
 // loadSpec reads a bundle's config.json.

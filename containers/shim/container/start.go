@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/containers/shim/reaper"
+	"github.com/berth-dev/berth/containers/shim/seccompcache"
 	"github.com/berth-dev/berth/containers/shim/stdio"
 )
 
@@ -47,10 +48,15 @@ func (p *Process) Wait() (Exit, error) {
 	return Exit{Status: status.ExitStatus(), At: at}, nil
 }
 
+// starter starts processes of a container.
+type starter struct {
+	container *libcontainer.Container
+	orphans   *reaper.Orphans
+	seccomp   string // file of the compiled profile; empty if there is none
+}
+
 // start lets runc's library start a process with the streams.
-func start(ct *libcontainer.Container, orphans *reaper.Orphans, process *libcontainer.Process, terminal bool, streams *stdio.Streams) (
-	_ *Process, master *os.File, err error,
-) {
+func (s starter) start(process *libcontainer.Process, terminal bool, streams *stdio.Streams) (_ *Process, master *os.File, err error) {
 	if terminal {
 		parent, child, err := stdio.ConsoleSocket()
 		if err != nil {
@@ -59,7 +65,7 @@ func start(ct *libcontainer.Container, orphans *reaper.Orphans, process *libcont
 		defer parent.Close()
 		defer child.Close()
 		process.ConsoleSocket = child
-		started, err := startAndOwn(ct, orphans, process)
+		started, err := s.startAndOwn(process)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -76,22 +82,22 @@ func start(ct *libcontainer.Container, orphans *reaper.Orphans, process *libcont
 	if stderr != nil {
 		process.Stderr = stderr
 	}
-	started, err := startAndOwn(ct, orphans, process)
+	started, err := s.startAndOwn(process)
 	return started, nil, err
 }
 
-func startAndOwn(ct *libcontainer.Container, orphans *reaper.Orphans, process *libcontainer.Process) (*Process, error) {
+func (s starter) startAndOwn(process *libcontainer.Process) (*Process, error) {
 	if affinity := process.CPUAffinity; affinity != nil && affinity.Initial != nil {
-		defer orphans.Hold()()
+		defer s.orphans.Hold()()
 	}
-	if err := ct.Start(process); err != nil {
+	if err := seccompcache.Use(s.seccomp, func() error { return s.container.Start(process) }); err != nil {
 		return nil, err
 	}
 	pid, err := process.Pid()
 	if err != nil {
 		return nil, err
 	}
-	return &Process{Pid: pid, inner: process, disown: orphans.Own(pid)}, nil
+	return &Process{Pid: pid, inner: process, disown: s.orphans.Own(pid)}, nil
 }
 
 // Exec starts another process in the container; spec is its process.
@@ -114,7 +120,7 @@ func (c *Container) Exec(spec *specs.Process, streams *stdio.Streams) (_ *Proces
 	if err != nil {
 		return nil, nil, err
 	}
-	return start(loaded, c.orphans, process, spec.Terminal, streams)
+	return starter{loaded, c.orphans, c.seccomp}.start(process, spec.Terminal, streams)
 }
 
 // Signal sends a signal to the process.

@@ -11,6 +11,8 @@ import (
 	_ "github.com/opencontainers/cgroups/devices" // lets the library set up device cgroups
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // enters namespaces before Go starts
+
+	_ "github.com/berth-dev/berth/containers/shim/seccompcache" // before that, reads the compiled seccomp profile
 )
 
 // Argument is the first argument of a container's init process.

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/containers/shim/container"
 	"github.com/berth-dev/berth/containers/shim/guard"
@@ -95,6 +96,7 @@ func (s *Service) create(ctx context.Context, r *api.CreateTaskRequest) (_ *task
 		Options: container.Options{
 			Root: Root(&runtimeOptions, s.namespace), SystemdCgroup: runtimeOptions.SystemdCgroup,
 			NoPivotRoot: runtimeOptions.NoPivotRoot, NoNewKeyring: runtimeOptions.NoNewKeyring,
+			SeccompDir: filepath.Join(filepath.Dir(Root(&runtimeOptions, s.namespace)), seccompDir),
 		},
 	})
 	if err != nil {
@@ -137,12 +139,23 @@ func (t *task) mountRootfs(r *api.CreateTaskRequest) error {
 }
 
 func (t *task) unmount(ctx context.Context) {
-	if t.rootfs == "" {
-		return
-	}
-	if err := mount.UnmountRecursive(t.rootfs, 0); err != nil {
+	if err := t.unmountRootfs(); err != nil {
 		log.G(ctx).WithError(err).WithField("id", t.id).Warn("failed to unmount a container's root")
 	}
+}
+
+// unmountRootfs unmounts the container's root. Mounts below it and further ones at its place are found in the machine's mount table,
+// which is long when there are many Pods, so that is only read if there are any.
+func (t *task) unmountRootfs() error {
+	if t.rootfs == "" {
+		return nil
+	}
+	if err := unix.Unmount(t.rootfs, unix.UMOUNT_NOFOLLOW); err == nil {
+		if err := unix.Unmount(t.rootfs, unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EINVAL) { // it is no mount any more
+			return nil
+		}
+	}
+	return mount.UnmountRecursive(t.rootfs, unix.UMOUNT_NOFOLLOW)
 }
 
 // OptionsFile keeps the runtime's options in the bundle, for the removal of a container whose shim has died.
@@ -158,6 +171,9 @@ func saveOptions(bundle string, o *options.Options) error {
 	}
 	return nil
 }
+
+// seccompDir is in the directory of runc's states of all namespaces; no namespace of containerd begins with a dot.
+const seccompDir = ".seccomp"
 
 // Root is the directory of runc's state for a containerd namespace.
 func Root(o *options.Options, namespace string) string {

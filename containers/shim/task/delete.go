@@ -11,7 +11,6 @@ import (
 	eventsapi "github.com/containerd/containerd/api/events"
 	api "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
@@ -86,10 +85,8 @@ func (s *Service) deleteTask(ctx context.Context, t *task) (*api.DeleteResponse,
 		return nil, fmt.Errorf("failed to delete task: %w", err)
 	}
 	t.init.streams.Close()
-	if t.rootfs != "" {
-		if err := mount.UnmountRecursive(t.rootfs, 0); err != nil {
-			return nil, fmt.Errorf("unmount the container's root: %w", err)
-		}
+	if err := t.unmountRootfs(); err != nil {
+		return nil, fmt.Errorf("unmount the container's root: %w", err)
 	}
 	if err := os.Rename(filepath.Join(t.bundle, ExitFile), filepath.Join(t.bundle, DeletedFile)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", t.id).Warn("failed to note the removal of a container")

@@ -35,6 +35,8 @@ type Target struct {
 	Against string `json:"against,omitempty"`
 	// Ratio bounds Berth's value divided by the other one: from above if lower is better, from below if higher is.
 	Ratio float64 `json:"ratio"`
+	// Of names the variant of Berth's that is judged; empty for the first.
+	Of string `json:"of,omitempty"`
 }
 
 // Variant is one implementation of a case's work.

@@ -39,7 +39,11 @@ func (c *CaseData) Verdict(target Target) (ratio float64, met, known bool) {
 	if len(c.Variants) == 0 {
 		return 0, false, false
 	}
-	ours := Summarize(c.Values(c.Variants[0], target.Metric)).Median
+	judged := c.Variants[0]
+	if target.Of != "" {
+		judged = target.Of
+	}
+	ours := Summarize(c.Values(judged, target.Metric)).Median
 	ratio = ours
 	if target.Against != "" {
 		ratio = ours / Summarize(c.Values(target.Against, target.Metric)).Median

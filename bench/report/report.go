@@ -153,6 +153,9 @@ func targets(c *harness.CaseData, m harness.Metric) string {
 		if t.Against != "" {
 			what += " of " + t.Against
 		}
+		if t.Of != "" {
+			what = t.Of + " " + what
+		}
 		switch _, met, known := c.Verdict(t); {
 		case !known:
 			what += ": not measured"

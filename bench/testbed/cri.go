@@ -32,8 +32,8 @@ func (r *Runtime) Close() error { return r.conn.Close() }
 // RuntimePod is a Pod of one container, as the runtime knows it.
 type RuntimePod struct{ Sandbox, Container string }
 
-// Create does the three calls that bring a Pod to life.
-func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwork bool) (*RuntimePod, error) {
+// Create does the three calls that bring a Pod to life. handler is its runtime, empty for the default.
+func (r *Runtime) Create(ctx context.Context, c *Cluster, name, handler string, hostNetwork bool) (*RuntimePod, error) {
 	network, hostname := runtimeapi.NamespaceMode_POD, name
 	if hostNetwork {
 		network, hostname = runtimeapi.NamespaceMode_NODE, "" // the host's own
@@ -55,7 +55,7 @@ func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwo
 			},
 		},
 	}
-	sandbox, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
+	sandbox, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	if err != nil {
 		return nil, fmt.Errorf("run sandbox %q: %w", name, err)
 	}

@@ -146,6 +146,29 @@ type Usage struct {
 // clockTicks is the unit of times in /proc, the same on every Linux of Go's.
 const clockTicks = 100
 
+// MachineCPU is the CPU time that the machine has spent on all processes and on interrupts since it booted.
+func MachineCPU() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read CPU time of the machine: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	const user, nice, system, irq, softirq = 1, 2, 3, 6, 7
+	if len(fields) <= softirq || fields[0] != "cpu" {
+		return 0, fmt.Errorf("read CPU time of the machine: line %q", line)
+	}
+	var sum int64
+	for _, at := range []int{user, nice, system, irq, softirq} {
+		ticks, err := strconv.ParseInt(fields[at], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read CPU time of the machine: %w", err)
+		}
+		sum += ticks
+	}
+	return time.Duration(sum) * time.Second / clockTicks, nil
+}
+
 // UsageOf reads what a process has used.
 func UsageOf(pid int) (Usage, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))

@@ -31,6 +31,10 @@ func runBaseline(ctx context.Context, sample *harness.Sample, p plan) error {
 	if err != nil {
 		return err
 	}
+	whole, err := testbed.MachineCPU()
+	if err != nil {
+		return err
+	}
 	var r results
 	if p.together {
 		err = f.all(ctx, &r)
@@ -47,6 +51,9 @@ func runBaseline(ctx context.Context, sample *harness.Sample, p plan) error {
 		return err
 	}
 	report(sample, p, &r)
+	if err := reportMachine(sample, p, whole); err != nil {
+		return err
+	}
 	sample.Set("CPU of containerd a Pod", harness.Milliseconds(after.CPU-before.CPU)/float64(p.count))
 	return nil
 }
@@ -58,7 +65,7 @@ type baselineRun struct {
 }
 
 func (f *baselineRun) create(ctx context.Context, name string) (*testbed.RuntimePod, error) {
-	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("baseline-%d-%s", os.Getpid(), name), f.plan.hostNetwork)
+	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("baseline-%d-%s", os.Getpid(), name), f.plan.runtime, f.plan.hostNetwork)
 }
 
 func (f *baselineRun) one(ctx context.Context, name string, r *results) error {

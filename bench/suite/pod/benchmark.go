@@ -6,14 +6,20 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/testbed"
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 const (
 	ours     = "berth"
 	theirs   = "kubernetes v1.36.3"
 	baseline = "CRI floor"
+	// The same with Berth's own runtime instead of runc's program.
+	oursShim     = "berth, own shim"
+	baselineShim = "CRI floor, own shim"
 
 	sequentialPods = 20 // Pods of a sample that come one at a time
 )
@@ -23,7 +29,7 @@ var network = testbed.Network{PodCIDR: "10.211.0.0/24", ServiceCIDR: "10.212.0.0
 // Benchmark measures the start and the end of Pods.
 func Benchmark() harness.Benchmark {
 	return harness.Benchmark{
-		Name: "pod", Title: "Pod start and stop", Budget: 15 * time.Minute,
+		Name: "pod", Title: "Pod start and stop", Budget: 25 * time.Minute,
 		About: "Create to Ready, and delete (grace 1 s, the process ends at once) to gone, as a watch sees them, of Pods of" +
 			" one container with an emptyDir and a ConfigMap, on one node whose image is present. One at a time, the next" +
 			" comes 0.2 s after the one before is gone. Both kubelets use the" +
@@ -31,7 +37,9 @@ func Benchmark() harness.Benchmark {
 			" scheduler is in the time. *Stateful* Pods come with a claim of their own, and go through scheduler and" +
 			" provisioner. The *CRI floor* is RunPodSandbox, CreateContainer and StartContainer, and StopContainer," +
 			" StopPodSandbox and RemovePodSandbox, called directly for the same container, without volumes;" +
-			" its sandbox has the seccomp profile that Kubernetes asks for every sandbox, RuntimeDefault.",
+			" its sandbox has the seccomp profile that Kubernetes asks for every sandbox, RuntimeDefault. *Own shim* is the" +
+			" same with the RuntimeClass berth instead of runc. *CPU of the machine* is that of all processes, in a run on a machine" +
+			" where nothing else runs.",
 		Missing: missing,
 		Setup:   setup,
 		Cases: []harness.Case{
@@ -85,7 +93,7 @@ func Idle() harness.Benchmark {
 }
 
 func missing(site harness.Paths) string {
-	return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", testbed.UpstreamProgram)
+	return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "containerd-shim-berth-v1", "runc", "images/pause", testbed.UpstreamProgram)
 }
 
 func setup(ctx context.Context, site harness.Paths) (*harness.Environment, error) {
@@ -97,11 +105,26 @@ func setup(ctx context.Context, site harness.Paths) (*harness.Environment, error
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop())
 	}
+	if err := addRuntimeClass(ctx, cluster); err != nil {
+		return nil, errors.Join(err, cluster.Stop())
+	}
 	version, err := runtimeVersion(ctx, cluster.Runtime)
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop())
 	}
 	return &harness.Environment{Env: env, Versions: map[string]string{"runtime": version}, Stop: cluster.Stop}, nil
+}
+
+func addRuntimeClass(ctx context.Context, cluster *testbed.Running) error {
+	client, _, err := testbed.Client(cluster.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	_, err = client.NodeV1().RuntimeClasses().Create(ctx, runtimeClass(), metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create RuntimeClass: %w", err)
+	}
+	return nil
 }
 
 func runtimeVersion(ctx context.Context, endpoint string) (string, error) {
@@ -130,6 +153,7 @@ func metrics(together bool) []harness.Metric {
 	return append(all,
 		harness.Metric{Name: "CPU of the kubelet a Pod", Unit: "ms", Better: harness.Lower, Optional: true},
 		harness.Metric{Name: "CPU of containerd a Pod", Unit: "ms", Better: harness.Lower},
+		harness.Metric{Name: "CPU of the machine a Pod", Unit: "ms", Better: harness.Lower},
 	)
 }
 
@@ -140,6 +164,9 @@ func oneAtATime(name string, p plan) harness.Case {
 			{Metric: "ready p50", Against: baseline, Ratio: 1.15},
 			{Metric: "ready p99", Against: baseline, Ratio: 1.5},
 			{Metric: "gone p50", Against: baseline, Ratio: 1.25},
+			{Of: oursShim, Metric: "ready p50", Against: baseline, Ratio: 0.75},
+			{Of: oursShim, Metric: "gone p50", Against: baseline, Ratio: 0.75},
+			{Of: baselineShim, Metric: "CPU of the machine a Pod", Against: baseline, Ratio: 0.6},
 		},
 	}
 }
@@ -147,7 +174,12 @@ func oneAtATime(name string, p plan) harness.Case {
 func burst(name string, p plan) harness.Case {
 	return harness.Case{
 		Name: name, Metrics: metrics(true), Variants: variants(p), Rounds: 3, Timeout: 10 * time.Minute,
-		Targets: []harness.Target{{Metric: "all ready", Against: theirs, Ratio: 0.5}},
+		Targets: []harness.Target{
+			{Metric: "all ready", Against: theirs, Ratio: 0.5},
+			{Of: oursShim, Metric: "all ready", Against: theirs, Ratio: 0.5},
+			{Of: oursShim, Metric: "all gone", Against: theirs, Ratio: 0.5},
+			{Of: baselineShim, Metric: "CPU of the machine a Pod", Against: baseline, Ratio: 0.6},
+		},
 	}
 }
 
@@ -155,8 +187,20 @@ func variants(p plan) []harness.Variant {
 	return []harness.Variant{
 		kubelet(ours, testbed.Berth, p),
 		kubelet(theirs, testbed.Upstream, p),
-		{Name: baseline, Run: func(ctx context.Context, s *harness.Sample) error { return runBaseline(ctx, s, p) }},
+		floor(baseline, p),
+		kubelet(oursShim, testbed.Berth, p.with(containerd.RuntimeBerth)),
+		floor(baselineShim, p.with(containerd.RuntimeBerth)),
 	}
+}
+
+func floor(name string, p plan) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error { return runBaseline(ctx, s, p) }}
+}
+
+// with is the plan with another runtime.
+func (p plan) with(runtime string) plan {
+	p.runtime = runtime
+	return p
 }
 
 func kubelet(name string, which testbed.Kubelet, p plan) harness.Variant {

@@ -4,11 +4,13 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/bench/testbed"
 	"github.com/berth-dev/berth/provision/local"
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 // plan describes the Pods of a sample.
@@ -18,11 +20,18 @@ type plan struct {
 	hostNetwork bool
 	// together creates them all at once instead of one after the other.
 	together bool
+	// runtime is the runtime of the Pods; empty for the node's default, runc.
+	runtime string
 	// stateful gives each Pod a claim, and the scheduler selects its node.
 	stateful bool
 }
 
 const configMap = "settings"
+
+// runtimeClass is the class of Berth's own runtime; [plan.runtime] names it.
+func runtimeClass() *nodev1.RuntimeClass {
+	return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: containerd.RuntimeBerth}, Handler: containerd.RuntimeBerth}
+}
 
 // settings returns the ConfigMap that the Pods of a sample use.
 func settings() *corev1.ConfigMap {
@@ -50,6 +59,9 @@ func (p plan) pod(c *testbed.Cluster, name string) *corev1.Pod {
 					LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}}},
 			},
 		},
+	}
+	if p.runtime != "" {
+		pod.Spec.RuntimeClassName = &p.runtime
 	}
 	if p.stateful {
 		pod.Spec.NodeName = ""

@@ -101,6 +101,10 @@ func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 	if err != nil {
 		return err
 	}
+	whole, err := testbed.MachineCPU()
+	if err != nil {
+		return err
+	}
 	var r results
 	if s.plan.together {
 		err = s.all(ctx, &r)
@@ -117,6 +121,9 @@ func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 		return err
 	}
 	report(sample, s.plan, &r)
+	if err := reportMachine(sample, s.plan, whole); err != nil {
+		return err
+	}
 	pods := float64(s.plan.count)
 	sample.Set("CPU of the kubelet a Pod", harness.Milliseconds(after[0].CPU-before[0].CPU)/pods)
 	sample.Set("CPU of containerd a Pod", harness.Milliseconds(after[1].CPU-before[1].CPU)/pods)
@@ -195,6 +202,17 @@ func (s *fixture) each(
 	}
 	all.Wait()
 	return times, errs
+}
+
+// reportMachine sets the CPU time of all processes of the machine since it was before, which is that of the Pods on a machine where
+// nothing else runs.
+func reportMachine(sample *harness.Sample, p plan, before time.Duration) error {
+	after, err := testbed.MachineCPU()
+	if err != nil {
+		return err
+	}
+	sample.Set("CPU of the machine a Pod", harness.Milliseconds(after-before)/float64(p.count))
+	return nil
 }
 
 // report sets the metrics of the sample.

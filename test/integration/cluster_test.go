@@ -60,6 +60,9 @@ func berthBinary(t testing.TB) string {
 // homeNode is the name of the node that `berth up` runs, in each cluster.
 const homeNode = "home"
 
+// testRuntime is the runtime of the Pods of clusters and nodes; empty for the default. up/containerd's tests read it, too.
+var testRuntime = os.Getenv("BERTH_TEST_RUNTIME")
+
 // cluster is a data directory with the `berth up` processes that run on it, one after the other.
 type cluster struct {
 	t       testing.TB
@@ -90,6 +93,9 @@ func newCluster(t testing.TB) *cluster {
 		"--pod-cidr", testnet.Prefix(network).String(),
 		"--service-cidr", testnet.Prefix(network + 1).String(),
 		"--without", "kube-proxy,dns", // a network namespace allows one kube-proxy, and these tests run several clusters
+	}
+	if testRuntime != "" {
+		c.args = append(c.args, "--runtime", testRuntime)
 	}
 	guardNode(t, "berth-"+c.id(), "berth"+c.id(), filepath.Dir(c.dataDir), c.runDir())
 	t.Cleanup(func() {

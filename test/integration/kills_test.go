@@ -31,15 +31,16 @@ func randomSeed(t testing.TB) uint64 {
 	return number
 }
 
-// TestKills kills berth with its kubelet, containerd, and the control plane at random moments while Pods are created, run,
-// execute commands, crash, end and are deleted. The result must be the same as without kills, and the node must keep
-// nothing of a Pod that is gone.
+// TestKills kills berth with its kubelet, containerd, the control plane, and the shims of some Pods at random moments while Pods are
+// created, run, execute commands, crash, end and are deleted. The result must be the same as without kills, Pods whose shim was killed
+// run again, and the node must keep nothing of a Pod that is gone.
 func TestKills(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	l := newLifecycleRunner(t, c.dataDir+"/admin.kubeconfig", homeNode)
 	check := l.startHealthy(t.Context(), 3)
+	victims := l.startShimVictims(2)
 
 	number := randomSeed(t)
 	random := rand.New(rand.NewPCG(number, 2))
@@ -53,13 +54,14 @@ func TestKills(t *testing.T) {
 		case err = <-done:
 			over = true
 		case <-time.After(pause): // a random moment is what this is about
-			kills[killRandom(c, random)]++
+			kills[killRandom(c, victims, random)]++
 		}
 		require.Empty(t, duplicateContainers(l.node))
 	}
 	t.Logf("killed: %v", kills)
 	require.NoError(t, ignoreInterruptedStarts(t, err, kills["containerd"]+kills["berth"]))
 	require.NoError(t, check())
+	victims.requireRunning()
 	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	c.audit().requireClean(t, pods.Items)
@@ -87,9 +89,12 @@ func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 }
 
 // killRandom kills one of the cluster's processes, and starts berth again if it was that.
-func killRandom(c *cluster, random *rand.Rand) string {
+func killRandom(c *cluster, victims *shimVictims, random *rand.Rand) string {
 	c.t.Helper()
-	name := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane"}[random.IntN(6)]
+	name := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane", "shim", "shim"}[random.IntN(8)]
+	if name == "shim" {
+		return victims.kill(random)
+	}
 	if name == "berth" {
 		c.killBerth()
 		c.up("--unsafe-no-fsync")

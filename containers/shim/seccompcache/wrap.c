@@ -276,7 +276,7 @@ int berth_seccomp_capture_end(void **out_calls, size_t *calls_size, void **progr
 	return 1;
 }
 
-// What nobody calls for a filter that is recorded; if somebody does, libseccomp has all of it before.
+// Calls that runc's library does not make for a filter that is recorded. Before such a call libseccomp gets all that was deferred.
 #define OTHER(name, parameters, ctx, ...) \
 	int __real_##name parameters; \
 	int __wrap_##name parameters { \

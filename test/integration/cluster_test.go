@@ -195,6 +195,12 @@ func (c *cluster) id() string {
 
 func (c *cluster) runDir() string { return "/run/berth/" + c.id() }
 
+// isProgram reports whether a command line is that of a program. A shim has containerd's path among its arguments.
+func isProgram(command, program string) bool {
+	path, _, _ := strings.Cut(command, " ")
+	return filepath.Base(path) == program
+}
+
 // processes are the living processes that belong to the cluster, with their command lines: those that name its
 // directories, and those in its cgroups.
 func (c *cluster) processes() map[int]string {

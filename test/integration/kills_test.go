@@ -100,9 +100,9 @@ func killRandom(c *cluster, victims *shimVictims, random *rand.Rand) string {
 		c.up("--unsafe-no-fsync")
 		return name
 	}
-	binary := map[string]string{"containerd": "/containerd ", "control plane": "/berth-controlplane "}[name]
+	binary := map[string]string{"containerd": "containerd", "control plane": "berth-controlplane"}[name]
 	for pid, command := range c.processes() {
-		if strings.Contains(command, binary) {
+		if isProgram(command, binary) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be starting or ending
 		}
 	}

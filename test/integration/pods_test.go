@@ -217,10 +217,10 @@ func checkGrace(t *testing.T, c *cluster) {
 func checkChildren(t *testing.T, c *cluster) {
 	before := c.waitPod("name=host", "ready", isReady).Status.ContainerStatuses[0]
 	for _, name := range []string{"containerd", "control plane"} {
-		binary := map[string]string{"containerd": "/containerd ", "control plane": "/berth-controlplane "}[name]
+		binary := map[string]string{"containerd": "containerd", "control plane": "berth-controlplane"}[name]
 		killed := 0
 		for pid, command := range c.processes() {
-			if strings.Contains(command, binary) {
+			if isProgram(command, binary) {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 				killed++
 			}

@@ -144,7 +144,7 @@ func (n *ownedNode) killOne(which int) {
 		n.driver.kill()
 	default:
 		for pid, command := range n.processes() {
-			if strings.Contains(command, "/containerd ") {
+			if isProgram(command, "containerd") {
 				_ = syscall.Kill(pid, syscall.SIGKILL) // it may be starting again just now
 			}
 		}

@@ -166,7 +166,7 @@ func (w *volumeChaos) killOne() {
 		w.register()
 	case "containerd":
 		for pid, command := range w.processes() {
-			if strings.Contains(command, "/containerd ") {
+			if isProgram(command, "containerd") {
 				_ = syscall.Kill(pid, syscall.SIGKILL) // it may be starting again just now
 			}
 		}

@@ -330,7 +330,7 @@ func TestRemoveAfterTheShimDied(t *testing.T) {
 // TestNothingIsLeftOfManyExecs compares the descriptors, goroutines and threads after some execs with those after many more.
 func TestNothingIsLeftOfManyExecs(t *testing.T) {
 	f := newFixture(t)
-	f.run(t, "c", nil, []string{"/bin/sleep", "1000"})
+	f.run(t, "c", nil, []string{"/bin/sleep", "1000000"})
 	count := 150
 	if value, err := strconv.Atoi(os.Getenv("SHIM_EXECS")); err == nil {
 		count = value

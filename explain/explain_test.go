@@ -83,6 +83,12 @@ func endedByNode(reason, message string) func(*corev1.Pod) {
 	}
 }
 
+// statusRefused records that the API server has refused a status.
+func statusRefused(rec *timeline.Recorder, ref timeline.Ref) {
+	rec.Begin(ref, "kubelet", timeline.StageStatus, "Running").End(
+		timeline.WithReason(errors.New(`Pod "web" is invalid`), timeline.ReasonStatusRefused, "change it"))
+}
+
 func withClaim(p *corev1.Pod) {
 	p.Spec.NodeName = ""
 	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
@@ -150,6 +156,17 @@ var scenes = map[string]struct {
 		explain.Waiting, "NodeMissing", "its node n2 does not exist any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},
 		explain.Waiting, "NodeNotReady", "waiting 5.0 s: its node n1 is not ready: network is down"},
+	"status refused": {scene{pod: pod(nil), record: statusRefused},
+		explain.Waiting, "StatusRefused", "the API server refuses the status that the kubelet of node n1 writes (attempt 1): Pod \"web\" is invalid"},
+	"status refused during a deletion": {scene{pod: pod(func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(now)), ptr.To(int64(2))
+	}), objects: []runtime.Object{node(corev1.ConditionTrue)}, record: statusRefused},
+		explain.Terminating, "StatusRefused", "deleting for 2.0 s: the API server refuses the status that the kubelet of node n1 writes"},
+	"status accepted after a refusal": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionTrue)},
+		record: func(rec *timeline.Recorder, ref timeline.Ref) {
+			statusRefused(rec, ref)
+			rec.Begin(ref, "kubelet", timeline.StageStatus, "Running").End(nil)
+		}}, explain.Waiting, "Starting", "the kubelet of node n1 is starting it"},
 	"volume failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
 		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings").End(errors.New(`configmap "settings" not found`))
 		rec.Begin(ref, "kubelet", timeline.StageVolume, "settings")

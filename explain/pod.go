@@ -31,6 +31,7 @@ type finding struct {
 var podRules = []func(*facts) *finding{
 	podDeleted,
 	podFinished,
+	podStatusRefused,
 	podUnscheduled,
 	podNodeGone,
 	podAttach,
@@ -175,6 +176,8 @@ func podDeleted(f *facts) *finding {
 		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so its containers cannot be stopped", f.ago(since),
 			f.pod.Spec.NodeName)
 		found.next = "berth explain node/" + f.pod.Spec.NodeName
+	case f.refusedStatus() != nil:
+		f.describeRefusal(found, f.refusedStatus(), "deleting for")
 	default:
 		found.heldBy, found.nextChangeAt = "its containers", f.pod.DeletionTimestamp.Time
 		found.verdict = fmt.Sprintf("deleting for %s: its containers have %d s to stop", f.ago(since), grace)

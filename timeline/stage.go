@@ -45,6 +45,9 @@ const (
 	StageStarting     = "Starting"        // a component of the cluster starts; the subject is its name
 )
 
+// ReasonStatusRefused is the reason of a status write that the API server has refused.
+const ReasonStatusRefused = "StatusRefused"
+
 // KindCluster is the kind of the record of a cluster's start. A Recorder never drops it.
 const KindCluster = "Cluster"
 

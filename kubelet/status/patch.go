@@ -61,11 +61,30 @@ func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodSt
 	span := w.deps.Timeline.BeginQueued(timeline.PodRef(api), owner, timeline.StageStatus, summary(&status), requestedAt)
 	pod, err := w.deps.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, body,
 		metav1.PatchOptions{}, "status")
+	err = withReason(err)
 	span.End(err)
 	if err != nil {
 		return nil, fmt.Errorf("write status of pod %s/%s: %w", api.Namespace, api.Name, err)
 	}
 	return pod, nil
+}
+
+// withReason adds to the error of a write, if the API server has refused it, what that means and what to do.
+func withReason(err error) error {
+	switch {
+	case isInvalid(err):
+		return timeline.WithReason(err, timeline.ReasonStatusRefused, "the status is written again when it changes, and after 5 minutes at the latest: "+
+			"change what the message names in the pod, or delete the pod; a status that Kubernetes itself refuses is a defect to report")
+	case apierrors.IsForbidden(err):
+		return timeline.WithReason(err, timeline.ReasonStatusRefused,
+			"check the admission webhooks and policies for pods/status, and the rights of the node's user: berth kubectl get validatingwebhookconfigurations,validatingadmissionpolicies")
+	}
+	return err
+}
+
+// isInvalid reports whether the API server has refused a status for what it says.
+func isInvalid(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // summary describes a status for the timeline.

@@ -26,6 +26,10 @@ const (
 	initialRetryDelay = 50 * time.Millisecond
 	maxRetryDelay     = 10 * time.Second
 	owner             = "kubelet"
+
+	// The delays before a status is written again that the API server has found invalid.
+	initialRefusedDelay = time.Second
+	maxRefusedDelay     = 5 * time.Minute
 )
 
 // WriterConfig are the values a Writer works with.
@@ -70,6 +74,8 @@ type entry struct {
 	delayed     bool
 	// finish says that the Pod's object is deleted after want is written.
 	finish bool
+	// refusals counts how often the API server has refused want.
+	refusals int
 }
 
 // NewWriter returns a Writer. Start runs it.
@@ -126,7 +132,7 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	if e.set && apiequality.Semantic.DeepEqual(e.want, status) {
 		return false
 	}
-	e.want, e.set = status, true
+	e.want, e.set, e.refusals = status, true, 0
 	delayed := w.enqueue(e)
 	if e.requestedAt.IsZero() || e.delayed && !delayed {
 		e.requestedAt = w.deps.Clock.Now()
@@ -222,6 +228,9 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	err := w.write(ctx, current)
 	switch {
 	case err == nil:
+		w.mu.Lock()
+		e.refusals = 0
+		w.mu.Unlock()
 		w.queue.Forget(uid)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):
 		// The Pod is gone, or another one has its name now; the watch will show that.
@@ -229,13 +238,23 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	case ctx.Err() == nil:
 		w.deps.Logger.Warn("failed to write the status of a Pod; retrying", "pod", current.api.Namespace+"/"+current.api.Name,
 			"uid", uid, "error", err)
-		w.mu.Lock()
-		if e.requestedAt.IsZero() {
-			e.requestedAt = w.deps.Clock.Now()
-		}
-		w.mu.Unlock()
-		w.queue.AddRateLimited(uid)
+		w.retry(uid, e, isInvalid(err))
 	}
+}
+
+// retry queues an entry again whose write failed. The API server will say the same of a status that is invalid, until one of the two changes.
+func (w *Writer) retry(uid types.UID, e *entry, invalid bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.requestedAt.IsZero() {
+		e.requestedAt = w.deps.Clock.Now()
+	}
+	if !invalid {
+		w.queue.AddRateLimited(uid)
+		return
+	}
+	w.queue.AddAfter(uid, min(initialRefusedDelay<<min(e.refusals, 16), maxRefusedDelay))
+	e.refusals++
 }
 
 // write writes one entry to the API server.

@@ -3,6 +3,8 @@ package status_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -90,6 +92,48 @@ func TestFailedWriteIsRetried(t *testing.T) {
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
 	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
 		time.Minute, time.Millisecond)
+}
+
+// TestRefusedStatusIsRetriedRarely has the API server refuse a status as invalid: each further write is later than the one before, up to
+// five minutes, the record says why, and another status is written at once.
+func TestRefusedStatusIsRetriedRarely(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	client, records := fake.NewClientset(apiPod()), timeline.New(clock, 1)
+	var mu sync.Mutex
+	var refused []time.Time
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if strings.Contains(string(action.(clienttesting.PatchActionImpl).Patch), "6.6.6.6") {
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, clock.Now())
+			return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "p", nil)
+		}
+		return false, nil, nil
+	})
+	w := startWriterWith(t, status.WriterDeps{Client: client, Clock: clock, Timeline: records})
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "6.6.6.6"})
+	times := func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(refused)
+	}
+	require.Eventually(t, func() bool {
+		if clock.HasWaiters() {
+			clock.Step(500 * time.Millisecond)
+		}
+		return len(times()) >= 11
+	}, time.Minute, 100*time.Microsecond)
+	tried := times()
+	for i := 2; i < 9; i++ {
+		require.Greater(t, tried[i].Sub(tried[i-1]), tried[i-1].Sub(tried[i-2]), "attempt %d of %v", i, tried)
+	}
+	require.GreaterOrEqual(t, tried[10].Sub(tried[9]), 5*time.Minute)
+	record, found := records.Record("u")
+	require.True(t, found)
+	require.Equal(t, timeline.ReasonStatusRefused, record.Stages[0].Reason)
+	require.NotEmpty(t, record.Stages[0].Remedy)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
+	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }, time.Minute, time.Millisecond, "without a step of the clock")
 }
 
 func TestDriftIsPutRight(t *testing.T) {

@@ -30,8 +30,9 @@ import (
 const (
 	// DefaultTimeout bounds a call whose context has no deadline.
 	DefaultTimeout = 2 * time.Minute
-	// maxMessage is the size of the largest accepted response, in bytes: lists of a full node take megabytes. It is containerd's, too.
-	maxMessage = 16 << 20
+	// maxMessage is the size of the largest accepted response, in bytes: the lists of 1000 Pods with as many annotations as the API server
+	// allows. A runtime has a limit of its own.
+	maxMessage = 256 << 20
 	// maxSocketPath is the length of the longest unix socket address that the kernel accepts, without the final NUL.
 	maxSocketPath = 107
 	// serveRetry is the first pause after a runtime that is connected has refused a call, and maxServeRetry the longest one.

@@ -39,9 +39,14 @@ func (a *versionService) Version(ctx context.Context, _ *runtimeapi.VersionReque
 }
 
 func serve(t *testing.T, socket string, a runtimeapi.RuntimeServiceServer) (stop func()) {
+	return serveUpTo(t, socket, a, 16<<20) // as containerd
+}
+
+// serveUpTo serves a runtime whose messages have a maximum size.
+func serveUpTo(t *testing.T, socket string, a runtimeapi.RuntimeServiceServer, size int) (stop func()) {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.MaxSendMsgSize(16 << 20)) // as containerd
+	server := grpc.NewServer(grpc.MaxSendMsgSize(size))
 	runtimeapi.RegisterRuntimeServiceServer(server, a)
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(listener) })

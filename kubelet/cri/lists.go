@@ -13,7 +13,8 @@ import (
 )
 
 // A list that exceeds the size of a message, because Pods have many labels and annotations or because there are many of them, is read
-// as a stream (KEP-5825). A runtime without streams fails for such a list, and the error says what to do.
+// as a stream (KEP-5825). A runtime fails for such a list that has no streams, or whose stream has thousands of items in one message, as
+// containerd's: the error says what to do.
 
 // ListPodSandbox implements runtimeapi.RuntimeServiceClient.
 func (c *Client) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
@@ -95,9 +96,9 @@ func collect[R, T any](ctx context.Context, timeout time.Duration, failure error
 }
 
 func streamError(err, failure error) error {
-	if IsUnimplemented(err) {
-		return fmt.Errorf("%w: the labels and annotations of this node's Pods are too long for the container runtime's list, which it cannot "+
-			"stream: remove Pods with large annotations, or use containerd 2.4 or newer", failure)
+	if IsUnimplemented(err) || tooLong(err) {
+		return fmt.Errorf("%w: the labels and annotations of this node's Pods are too long for the container runtime's list: remove Pods with "+
+			"large annotations, or let the runtime send more (containerd: max_send_message_size in its configuration of grpc)", failure)
 	}
 	return err
 }

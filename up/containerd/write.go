@@ -87,6 +87,8 @@ disabled_plugins = [
 
 [plugins."io.containerd.server.v1.grpc"]
   address = {{q .Socket}}
+  # The list of a node's Pods, with all annotations that the API server allows. It streams lists, too, but not in smaller messages.
+  max_send_message_size = {{.MaxMessage}}
 [plugins."io.containerd.server.v1.ttrpc"]
   address = {{q (printf "%s.ttrpc" .Socket)}}
 [plugins."io.containerd.shim.v1.manager"]
@@ -140,6 +142,12 @@ disabled_plugins = [
     # The loopback interface is brought up without running a program for it.
     use_internal_loopback = true
 `))
+
+// maxMessage is the size of the largest response, in bytes: 1000 Pods with annotations of 256 KiB.
+const maxMessage = 256 << 20
+
+// MaxMessage is for the template.
+func (c templateConfig) MaxMessage() int { return maxMessage }
 
 // ShimDir is for the template.
 func (c templateConfig) ShimDir() string { return c.shimDir() }

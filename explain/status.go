@@ -23,7 +23,7 @@ func (f *facts) refusedStatus() *timeline.Stage {
 	return nil
 }
 
-// podStatusRefused reports that nobody sees how far the Pod is.
+// podStatusRefused reports that the API server does not know how far the Pod is.
 func podStatusRefused(f *facts) *finding {
 	refused := f.refusedStatus()
 	if refused == nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -145,7 +146,11 @@ func (n *neighbourhood) createPods(t *testing.T, name string, count int, change 
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		none := int64(0)
-		require.NoError(t, pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{LabelSelector: "name=" + name}))
+		var err error
+		require.NoError(t, n.poll(func(context.Context) bool { // the API server may be too slow for all of them at once
+			err = pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{LabelSelector: "name=" + name})
+			return err == nil
+		}), "%v", err)
 		n.waitPods(t, name, 0, nil)
 	})
 	group, ctx := errgroup.WithContext(t.Context())
@@ -155,8 +160,15 @@ func (n *neighbourhood) createPods(t *testing.T, name string, count int, change 
 		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: shellImage, Command: []string{"/bin/busybox", "sleep", "1000000"}}}
 		change(pod)
 		group.Go(func() error {
-			_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
-			return err
+			for {
+				_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+				if err == nil || apierrors.IsAlreadyExists(err) {
+					return nil
+				}
+				if !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !strings.Contains(err.Error(), "etcdserver: ") || ctx.Err() != nil {
+					return err
+				}
+			}
 		})
 	}
 	require.NoError(t, group.Wait())

@@ -25,8 +25,10 @@ import (
 )
 
 const (
-	// slowestAPI is how long the API server may take for 99 of 100 requests while a bad neighbour runs.
+	// slowestAPI is how long the API server may take for 99 of 100 requests while a bad neighbour runs: on a machine that has much else
+	// to do, slowdown times as long as just before that.
 	slowestAPI = time.Second
+	slowdown   = 4
 	// neighbourTime is for how long a neighbour that does not end is watched.
 	neighbourTime = 5 * time.Second
 	// neighbourPIDs is how many processes a Pod may have in these tests.
@@ -81,7 +83,10 @@ func (n *neighbourhood) during(t *testing.T, act func(*testing.T)) {
 	t.Helper()
 	before, count := n.programs(t), n.witnessed(t)
 	memory := n.memory(t)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), neighbourTime/2)
+	allowed := max(slowestAPI, slowdown*p99(t, n.probeAPI(ctx)))
+	cancel()
+	ctx, cancel = context.WithCancel(t.Context())
 	var took []time.Duration
 	var probes sync.WaitGroup
 	probes.Go(func() { took = n.probeAPI(ctx) })
@@ -90,14 +95,20 @@ func (n *neighbourhood) during(t *testing.T, act func(*testing.T)) {
 	cancel()
 	probes.Wait()
 	require.Equal(t, before, n.programs(t), "processes of the cluster")
-	slices.Sort(took)
-	require.NotEmpty(t, took)
-	p99 := took[len(took)*99/100]
-	t.Logf("API: %d requests, median %s, p99 %s; memory of berth: %d MiB, before %d MiB", len(took), took[len(took)/2], p99,
+	slowest := p99(t, took)
+	t.Logf("API: %d requests, median %s, p99 %s of %s; memory of berth: %d MiB, before %d MiB", len(took), took[len(took)/2], slowest, allowed,
 		n.memory(t)>>20, memory>>20)
-	require.LessOrEqual(t, p99, slowestAPI)
+	require.LessOrEqual(t, slowest, allowed)
 	require.Less(t, n.memory(t), memory+128<<20)
 	require.NoError(t, n.poll(func(context.Context) bool { return n.witnessed(t) > count }), "the witness goes on")
+}
+
+// p99 returns how long 99 of 100 requests took at most, and sorts them.
+func p99(t *testing.T, took []time.Duration) time.Duration {
+	t.Helper()
+	require.NotEmpty(t, took)
+	slices.Sort(took)
+	return took[len(took)*99/100]
 }
 
 // probeAPI reads and writes until ctx ends, and returns how long each request took.

@@ -79,7 +79,7 @@ func newOwnedNode(t *testing.T) *ownedNode {
 	n.client = n.cluster.client()
 	importShell(t, n.cluster)
 	n.plugin, n.driver = n.startSamplePlugin(t), n.startTestDriver(t)
-	n.apply(claimObjects)
+	n.apply(n.claimObjects())
 	n.waitDevices(2)
 	return n
 }

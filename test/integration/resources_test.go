@@ -23,11 +23,12 @@ import (
 	"github.com/berth-dev/berth/internal/pidfile"
 )
 
-// The names of what upstream's sample device plugin and DRA test driver provide.
-const (
-	sampleResource = "example.com/resource"
-	testDriver     = "own.cdi.k8s.io"
-)
+// sampleResource is what upstream's sample device plugin provides.
+const sampleResource = "example.com/resource"
+
+// testDriver is the name of the cluster's DRA driver. All drivers of a machine write their CDI files to one directory, and what a driver that
+// was killed has left there is found by its name.
+func (c *cluster) testDriver() string { return "own-" + c.id() + ".cdi.k8s.io" }
 
 // managersConfig gives containers CPUs and memory of their own, on a node that reserves 400Mi of memory besides its eviction threshold.
 const managersConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -47,16 +48,18 @@ const (
 )
 
 // claimObjects are what Pods need to claim a device of the test driver.
-const claimObjects = `apiVersion: resource.k8s.io/v1
+func (c *cluster) claimObjects() string {
+	return `apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: own}
-spec: {selectors: [{cel: {expression: "device.driver == '` + testDriver + `'"}}]}
+spec: {selectors: [{cel: {expression: "device.driver == '` + c.testDriver() + `'"}}]}
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {name: template}
 spec: {spec: {devices: {requests: [{name: one, exactly: {deviceClassName: own}}]}}}
 `
+}
 
 // startSamplePlugin starts upstream's sample device plugin, which expects the kubelet's socket at its usual place.
 func (c *cluster) startSamplePlugin(t *testing.T) *daemon {
@@ -69,10 +72,10 @@ mount --bind "$1" /var/lib/kubelet/device-plugins && exec "$2"`
 // startTestDriver starts upstream's DRA test driver with two devices.
 func (c *cluster) startTestDriver(t *testing.T) *daemon {
 	kubelet := filepath.Join(c.dataDir, "kubelet")
-	require.NoError(t, os.MkdirAll(filepath.Join(kubelet, "plugins", testDriver), 0o750)) // the driver expects it
-	t.Cleanup(removeCDIFiles)
+	require.NoError(t, os.MkdirAll(filepath.Join(kubelet, "plugins", c.testDriver()), 0o750)) // the driver expects it
+	t.Cleanup(c.removeCDIFiles)
 	return startDaemon(t, "dra-test-driver", filepath.Join(c.dataDir, "log"), thirdPartyBinary(t, "dra-test-driver"), "kubelet-plugin",
-		"--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--drivername", testDriver, "--node-name", homeNode, "--num-devices", "2",
+		"--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--drivername", c.testDriver(), "--node-name", homeNode, "--num-devices", "2",
 		"--plugin-registration-path", filepath.Join(kubelet, "plugins_registry"), "--datadir", filepath.Join(kubelet, "plugins"))
 }
 
@@ -143,7 +146,7 @@ func TestResourcesOfTheirOwn(t *testing.T) {
 	c.up(flags...)
 	importShell(t, c)
 	plugin, driver := c.startSamplePlugin(t), c.startTestDriver(t)
-	c.apply(claimObjects)
+	c.apply(c.claimObjects())
 	all := cpusOfMachine(t)
 
 	c.apply(podManifest("shared", shell(sleepScript, ""), ""))
@@ -215,7 +218,7 @@ func (c *cluster) checkPodResources(cpus cpuset.CPUSet) {
 	require.Equal(c.t, sampleResource, device.Devices[0].ResourceName)
 	claim := c.podResources("claim")
 	require.Len(c.t, claim.DynamicResources, 1)
-	require.Equal(c.t, testDriver, claim.DynamicResources[0].ClaimResources[0].DriverName)
+	require.Equal(c.t, c.testDriver(), claim.DynamicResources[0].ClaimResources[0].DriverName)
 	require.Empty(c.t, c.podResources("shared").CpuIds)
 }
 
@@ -252,8 +255,8 @@ func (c *cluster) checkNothingIsAssigned(t *testing.T) {
 }
 
 // removeCDIFiles removes what the driver forgets when it is killed.
-func removeCDIFiles() {
-	files, _ := filepath.Glob("/var/run/cdi/" + testDriver + "*")
+func (c *cluster) removeCDIFiles() {
+	files, _ := filepath.Glob("/var/run/cdi/" + c.testDriver() + "*")
 	for _, file := range files {
 		_ = os.Remove(file)
 	}

@@ -44,7 +44,7 @@ type running struct {
 // Start starts a cluster and stops it at the end of the test. args are further flags of `berth up`.
 func Start(t testing.TB, args ...string) *Cluster {
 	t.Helper()
-	berth := requireBerth(t)
+	berth := requireBerth(t, args)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	r, err := start(ctx, berth, args, func(line string) {
@@ -77,12 +77,16 @@ var shared struct {
 // at the end of the test. The cluster ends with the test process.
 func Shared(t testing.TB) *Cluster {
 	t.Helper()
-	berth := requireBerth(t)
+	berth := requireBerth(t, nil)
 	shared.once.Do(func() {
 		// The first test ends before the cluster does.
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		shared.running, shared.err = start(ctx, berth, nil, func(string) {})
+		shared.running, shared.err = start(ctx, berth, nil, func(line string) {
+			if testing.Verbose() {
+				fmt.Println("berth: " + line) // it may come after the end of the test that started the cluster
+			}
+		})
 	})
 	if shared.err != nil {
 		t.Fatalf("berthtest: %v", shared.err)

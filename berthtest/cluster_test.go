@@ -5,7 +5,9 @@ package berthtest_test
 import (
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,4 +91,37 @@ func TestShared(t *testing.T) {
 		_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), <-namespaces, metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	}
+}
+
+// TestLoadImage makes images of everything that LoadImage takes, and runs them all.
+func TestLoadImage(t *testing.T) {
+	t.Parallel()
+	c := berthtest.Shared(t)
+	bin := os.Getenv("BERTH_BIN")
+	c.LoadImage("example.test/package:v1", "../images/pause")
+	c.LoadImage("example.test/program:v1", filepath.Join(bin, "images", "pause"))
+	archive, layout := filepath.Join(t.TempDir(), "image.tar"), t.TempDir()
+	run := func(name string, args ...string) {
+		out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	run(filepath.Join(bin, "berth"), "--data-dir", filepath.Dir(c.Kubeconfig()), "images", "save", "example.test/program:v1", "-o", archive)
+	c.LoadImage("example.test/archive:v1", archive)
+	run("tar", "-C", layout, "-xf", archive)
+	c.LoadImage("example.test/layout:v1", layout)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+	var containers []string
+	for _, name := range []string{"package", "program", "archive", "layout"} {
+		containers = append(containers, `{"name": "`+name+`", "image": "example.test/`+name+`:v1", "imagePullPolicy": "Never"}`)
+	}
+	c.Apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "all"}, "spec": {"terminationGracePeriodSeconds": 0, "containers": [` +
+		strings.Join(containers, ", ") + `]}}`)
+	berthtest.Eventually(c, pod, "ready", func(p *corev1.Pod) bool {
+		for _, condition := range p.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+		return false
+	})
 }

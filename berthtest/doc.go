@@ -26,7 +26,7 @@
 //
 // The programs of Berth: those of the directory $BERTH_BIN, else those beside the `berth` on the PATH, else those that were built for the version of
 // Berth that the module requires: `go run github.com/berth-dev/berth/cmd/berth setup` builds them once, and $BERTH_BUILD=1 does so from a test.
-// And root, because containers do:
+// And root, because containers do; an Environment with APIOnly does not:
 //
 //	go test -c -o /tmp/app.test . && sudo -E /tmp/app.test
 //

@@ -27,6 +27,9 @@ const (
 // apiOnlyEnv is the environment variable that sets Environment.APIOnly.
 const apiOnlyEnv = "BERTHTEST_API_ONLY"
 
+// apiOnlyFlag is the flag of `berth up` for the same.
+const apiOnlyFlag = "--api-only"
+
 const (
 	// environmentStopTimeout is how long a cluster has to stop in order unless the user says otherwise: envtest's default.
 	environmentStopTimeout = 20 * time.Second
@@ -225,8 +228,8 @@ func (e *Environment) settings() (s startSettings, err error) {
 	if s.args, err = e.ControlPlane.args(); err != nil {
 		return s, err
 	}
-	if e.APIOnly || os.Getenv(apiOnlyEnv) == "true" {
-		s.args = append(s.args, "--api-only")
+	if e.isAPIOnly() {
+		s.args = append(s.args, apiOnlyFlag)
 	}
 	attached := e.AttachControlPlaneOutput || os.Getenv(attachOutputEnv) == "true"
 	s.onLine = func(line string) {
@@ -236,6 +239,8 @@ func (e *Environment) settings() (s startSettings, err error) {
 	}
 	return s, nil
 }
+
+func (e *Environment) isAPIOnly() bool { return e.APIOnly || os.Getenv(apiOnlyEnv) == "true" }
 
 // timeout returns a duration of a field, or else of an environment variable, or else the default.
 func timeout(field time.Duration, variable string, otherwise time.Duration) (time.Duration, error) {
@@ -255,7 +260,7 @@ func timeout(field time.Duration, variable string, otherwise time.Duration) (tim
 
 // program returns the path of the program berth.
 func (e *Environment) program(ctx context.Context) (string, error) {
-	if err := errors.Join(checkVersion(e.DownloadBinaryAssetsVersion), checkRights()); err != nil {
+	if err := errors.Join(checkVersion(e.DownloadBinaryAssetsVersion), checkRights(e.isAPIOnly())); err != nil {
 		return "", err
 	}
 	dir := e.BinaryAssetsDirectory

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	envtest "github.com/berth-dev/berth/berthtest"
 )
@@ -32,35 +33,15 @@ import (
 // TestEnvironment is written as a suite for envtest is.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
-	path, none := "/validate", registrationv1.SideEffectClassNone
-	env := &envtest.Environment{
-		CRDs: []*apiextensionsv1.CustomResourceDefinition{greetings()},
-		WebhookInstallOptions: envtest.WebhookInstallOptions{ValidatingWebhooks: []*registrationv1.ValidatingWebhookConfiguration{{
-			ObjectMeta: metav1.ObjectMeta{Name: "greetings"},
-			Webhooks: []registrationv1.ValidatingWebhook{{
-				Name: "greetings.test.berth.dev", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-				ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Name: "webhook", Namespace: "system", Path: &path}},
-				Rules: []registrationv1.RuleWithOperations{{
-					Operations: []registrationv1.OperationType{registrationv1.Create},
-					Rule:       registrationv1.Rule{APIGroups: []string{"test.berth.dev"}, APIVersions: []string{"v1"}, Resources: []string{"greetings"}},
-				}},
-			}},
-		}}},
-	}
+	env := &envtest.Environment{}
+	greetingsWith(env)
 	config, err := env.Start()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, env.Stop()) })
 	serveWebhook(t, env.WebhookInstallOptions)
 
-	objects := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "test.berth.dev", Version: "v1", Resource: "greetings"}).Namespace("default")
-	create := func(name string) error {
-		_, err := objects.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "test.berth.dev/v1", "kind": "Greeting", "metadata": map[string]any{"name": name},
-		}}, metav1.CreateOptions{})
-		return err
-	}
-	require.NoError(t, create("hello"), "the API server reaches the webhook")
-	require.ErrorContains(t, create("bad"), "no bad greetings")
+	require.NoError(t, createGreeting(t, config, "hello"), "the API server reaches the webhook")
+	require.ErrorContains(t, createGreeting(t, config, "bad"), "no bad greetings")
 
 	anna, err := env.AddUser(envtest.User{Name: "anna", Groups: []string{"testers"}}, nil)
 	require.NoError(t, err)
@@ -105,6 +86,33 @@ func podsRunAndNamespacesGoAway(t *testing.T, client kubernetes.Interface) {
 		_, err := client.CoreV1().Namespaces().Get(t.Context(), "own", metav1.GetOptions{})
 		require.True(c, apierrors.IsNotFound(err))
 	}, 2*time.Minute, 100*time.Millisecond)
+}
+
+// greetingsWith adds greetings to the environment, and a webhook that admits them.
+func greetingsWith(env *envtest.Environment) {
+	path, none := "/validate", registrationv1.SideEffectClassNone
+	env.CRDs = []*apiextensionsv1.CustomResourceDefinition{greetings()}
+	env.WebhookInstallOptions.ValidatingWebhooks = []*registrationv1.ValidatingWebhookConfiguration{{
+		ObjectMeta: metav1.ObjectMeta{Name: "greetings"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "greetings.test.berth.dev", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Name: "webhook", Namespace: "system", Path: &path}},
+			Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Create},
+				Rule:       registrationv1.Rule{APIGroups: []string{"test.berth.dev"}, APIVersions: []string{"v1"}, Resources: []string{"greetings"}},
+			}},
+		}},
+	}}
+}
+
+// createGreeting creates a greeting.
+func createGreeting(t *testing.T, config *rest.Config, name string) error {
+	t.Helper()
+	objects := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "test.berth.dev", Version: "v1", Resource: "greetings"})
+	_, err := objects.Namespace("default").Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "test.berth.dev/v1", "kind": "Greeting", "metadata": map[string]any{"name": name},
+	}}, metav1.CreateOptions{})
+	return err
 }
 
 func greetings() *apiextensionsv1.CustomResourceDefinition {

@@ -31,6 +31,11 @@ func TestPool(t *testing.T) {
 				"containers": [{"name": "main", "image": "berth.local/pause:v1"}]}}`)
 			berthtest.Eventually(c, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stuck"}}, "unschedulable",
 				func(p *corev1.Pod) bool { return len(p.Status.Conditions) > 0 })
+			c.LoadImage("example.test/busybox:v1", "/bin/busybox")
+			c.Apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "speaker"}, "spec": {"restartPolicy": "Never",
+				"containers": [{"name": "main", "image": "example.test/busybox:v1", "command": ["/busybox", "echo", "said by the Pod"]}]}}`)
+			berthtest.Eventually(c, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "speaker"}}, "finished",
+				func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 			t.Error("on purpose")
 		})
 		c := berthtest.Start(t)
@@ -52,6 +57,8 @@ func TestPool(t *testing.T) {
 		t.Log(line)
 	}
 	require.Regexp(t, regexp.MustCompile(`berth explain --all:\n.*\n.* pod/stuck +Waiting`), string(out))
+	require.Regexp(t, regexp.MustCompile(`events in default:\n(.*\n)*.* pod/stuck FailedScheduling: `), string(out))
+	require.Regexp(t, regexp.MustCompile(`logs of Pod speaker, which is Succeeded:\n.*said by the Pod`), string(out))
 	pages, err := filepath.Glob(filepath.Join(tmp, "berthtest-*-failed", "TestPool_second.html"))
 	require.NoError(t, err)
 	require.Len(t, pages, 1)

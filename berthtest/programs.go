@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/berth-dev/berth/internal/setup"
+	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -28,11 +30,11 @@ var ErrUnavailable = errors.New("clusters cannot run here")
 
 // requireBerth returns the path of the program berth. A machine that cannot run clusters fails the test, or skips it if the user
 // has allowed that.
-func requireBerth(t testing.TB) string {
+func requireBerth(t testing.TB, args []string) string {
 	t.Helper()
 	berth, err := findPrograms(t.Context(), "", false)
 	if err == nil {
-		err = checkRights()
+		err = checkRights(slices.Contains(args, apiOnlyFlag))
 	}
 	if err == nil {
 		return berth
@@ -68,12 +70,32 @@ func findPrograms(ctx context.Context, dir string, build bool) (string, error) {
 	return programIn(built, "berth setup")
 }
 
-// checkRights returns an error if this process may not run containers.
-func checkRights() error {
-	if os.Geteuid() != 0 {
+// checkRights returns an error if this process may not run a cluster: containers need root. An API server alone needs a user namespace, which
+// most kernels allow every user.
+func checkRights(apiOnly bool) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	allowed := checkUserNamespace()
+	switch {
+	case apiOnly && allowed == nil:
+		return nil
+	case apiOnly:
+		return fmt.Errorf("%w: without root the API server needs a user namespace, which this machine does not allow (sysctl user.max_user_namespaces, "+
+			"kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %w", ErrUnavailable, allowed)
+	case allowed == nil:
+		return fmt.Errorf("%w: containers need root: run `go test -exec 'sudo -E'`, or compile with `go test -c` and run that as root. Without root "+
+			"this machine can run the API server alone, in a user namespace: Environment.APIOnly or %s=true", ErrUnavailable, apiOnlyEnv)
+	default:
 		return fmt.Errorf("%w: containers need root: run `go test -exec 'sudo -E'`, or compile with `go test -c` and run that as root", ErrUnavailable)
 	}
-	return nil
+}
+
+// checkUserNamespace makes a user namespace, with mounts, which ends at once.
+func checkUserNamespace() error {
+	cmd := exec.Command("true")
+	cmd.SysProcAttr = isolate.UserNamespace()
+	return cmd.Run()
 }
 
 // programIn returns the path of the program berth in a directory; where says who named that.

@@ -40,3 +40,14 @@ func TestMissingProgramsSayWhatToDo(t *testing.T) {
 	require.ErrorContains(t, err, "install berth")
 	require.ErrorIs(t, err, ErrUnavailable)
 }
+
+func TestMachinesWithoutProgramsMaySkip(t *testing.T) {
+	t.Setenv(binEnv, t.TempDir())
+	t.Setenv(skipEnv, "1")
+	var skipped *testing.T
+	t.Run("skipped", func(t *testing.T) {
+		skipped = t
+		Start(t)
+	})
+	require.True(t, skipped.Skipped())
+}

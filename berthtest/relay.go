@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/netns"
+	"github.com/berth-dev/berth/up/isolate"
 )
 
 // relays pass connections from the cluster's loopback on to that of this process. The zero value has none.
@@ -35,24 +36,16 @@ func (r *running) reach(host string, port int) error {
 			continue
 		}
 		address := net.JoinHostPort(ip.String(), portText(port))
-		if err := r.relays.add(r.cluster.PID(), address); err != nil {
+		if err := r.relays.add(r.listen, address); err != nil {
 			return fmt.Errorf("make webhooks at %s reachable from the cluster: %w", address, err)
 		}
 	}
 	return nil
 }
 
-// add relays an address of the cluster that the process isolates.
-func (r *relays) add(pid int, address string) error {
-	first, err := childOf(pid)
-	if err != nil {
-		return err
-	}
-	var listener net.Listener
-	err = netns.Do(fmt.Sprintf("/proc/%d/ns/net", first), func() (err error) {
-		listener, err = net.Listen("tcp", address)
-		return err
-	})
+// add relays an address of the cluster, on which listen listens.
+func (r *relays) add(listen func(address string) (net.Listener, error), address string) error {
+	listener, err := listen(address)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("a component of the cluster uses the port: choose another LocalServingPort: %w", err)
 	}
@@ -66,6 +59,22 @@ func (r *relays) add(pid int, address string) error {
 		r.accept(listener, address)
 	})()
 	return nil
+}
+
+// listen listens on an address in the cluster's network namespace.
+func (r *running) listen(address string) (listener net.Listener, err error) {
+	if os.Geteuid() != 0 { // a process that is not root may not enter the namespaces, even of its own cluster
+		return isolate.ListenInside(r.cluster.DataDir(), address)
+	}
+	first, err := childOf(r.cluster.PID())
+	if err != nil {
+		return nil, err
+	}
+	err = netns.Do(fmt.Sprintf("/proc/%d/ns/net", first), func() (err error) {
+		listener, err = net.Listen("tcp", address)
+		return err
+	})
+	return listener, err
 }
 
 // accept passes each connection on until the listener is closed.

@@ -183,7 +183,7 @@ func (c *Cluster) enter(ctx context.Context) (created bool, lock *os.File, err e
 
 // check checks the machine before anything is changed on it.
 func (c *Cluster) check(ctx context.Context) error {
-	if err := c.preflight(); err != nil {
+	if err := c.preflight(c.needsUserNamespace()); err != nil {
 		return err
 	}
 	if c.runs(proxyName) {

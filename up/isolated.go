@@ -49,6 +49,12 @@ func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
 	return err
 }
 
+// needsUserNamespace reports whether this process is not root, and the cluster can do without that in a user namespace: the API server
+// alone can. A node cannot, because containers need cgroups and the users of their images.
+func (c *Cluster) needsUserNamespace() bool {
+	return os.Geteuid() != 0 && c.Isolated && c.config.APIOnly
+}
+
 const (
 	// portRetry is how often a port is tried again whose owner is ending, portTimeout for how long.
 	portRetry   = 20 * time.Millisecond
@@ -111,7 +117,8 @@ func (c *Cluster) becomeIsolated(lock, listener, page *os.File, created bool, ar
 	}
 	config := isolate.Config{
 		Link: c.Bridge(), IPv6: pods.v6.IsValid(), Avoid: append(pods.list(), services.list()...), DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
-		NewDataDir: created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
+		UserNamespace: c.needsUserNamespace(),
+		NewDataDir:    created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
 	}
 	for _, text := range resolvers.Servers {
 		server, err := netip.ParseAddr(text)

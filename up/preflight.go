@@ -25,13 +25,14 @@ func Programs() []string {
 }
 
 // preflight checks for everything that would make the start fail later with a less clear error. It returns all errors at
-// once.
-func (l Layout) preflight() error {
+// once. userNamespace says that the cluster has a user namespace, for which it does not need root.
+func (l Layout) preflight(userNamespace bool) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("berth up runs on Linux only, this is %s: use a Linux machine or a virtual machine", runtime.GOOS)
 	}
-	if uid := os.Geteuid(); uid != 0 {
-		return fmt.Errorf("berth up creates network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
+	if uid := os.Geteuid(); uid != 0 && !userNamespace {
+		return fmt.Errorf("berth up creates network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo; "+
+			"without root a user namespace can have the API server alone: --isolated --api-only", uid)
 	}
 	errs := []error{l.checkPrograms(), l.checkDiskSpace(minFreeBytes)}
 	_, iptables := exec.LookPath("iptables")

@@ -206,7 +206,7 @@ func (l Layout) foreignContent() (string, error) {
 	}
 	for _, entry := range entries {
 		// A crash during the first start can leave these.
-		if entry.Name() != lockName && entry.Name() != memberDirName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
+		if !isolate.IsOwnFile(entry.Name()) && entry.Name() != memberDirName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
 			return entry.Name(), nil
 		}
 	}

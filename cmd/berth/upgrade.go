@@ -22,7 +22,11 @@ func newUpgrade() *cobra.Command {
 			if !check {
 				return usageError{errors.New("give --check: an upgrade itself is the newer package or program, and then a restart")}
 			}
-			layout, err := layoutWithoutState(cmd)
+			dir, err := dataDir(cmd)
+			if err != nil {
+				return err
+			}
+			layout, err := complete(up.Config{DataDir: dir})
 			if err != nil {
 				return err
 			}

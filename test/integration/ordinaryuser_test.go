@@ -44,6 +44,7 @@ func TestOrdinaryUserWhereTheConfigurationIsClosed(t *testing.T) {
 		{"kubectl get pods", "use sudo"},
 		{"explain pod/web", "use sudo"},
 		{"images list", "use sudo"},
+		{"upgrade --check", "use sudo"},
 		{"--data-dir /srv/named kubectl get pods", "no cluster found in /srv/named"},
 		{"version", "berth "},
 	} {

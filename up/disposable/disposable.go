@@ -90,6 +90,9 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if config.Berth == "" || config.Root == "" {
 		return nil, errors.New("disposable: Config.Berth and Root are required")
 	}
+	if os.Geteuid() != 0 { // saving a cluster needs root
+		return StartFrom(ctx, config, nil)
+	}
 	base, err := baseOf(config.Root, config.Berth, config.Args)
 	if err != nil {
 		return nil, err

@@ -12,4 +12,8 @@
 // masquerades what comes from it by a table of nftables that belongs to a socket of the outer process, so that the kernel
 // removes it with that process. A name server that the machine reaches on loopback is relayed to the same address in the
 // namespace.
+//
+// A user who is not root gets a user namespace, too, which the kernel lets own the others. It has no link to the machine: the API server's
+// socket is inherited as always, and tests listen in the namespaces by ListenInside. That is enough for an API server alone; a node needs
+// cgroups and the users of images.
 package isolate

@@ -27,7 +27,11 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	// The lock is held until what the cluster leaves is removed.
 	lock := os.NewFile(uintptr(c.Lock), "lock")
 	defer lock.Close()
-	if err := prepareMounts(); err != nil {
+	prepare := prepareMounts
+	if c.UserNamespace {
+		prepare = c.prepareUserNamespace
+	}
+	if err := prepare(); err != nil {
 		return 1, err
 	}
 	control := bufio.NewReader(os.NewFile(uintptr(c.Control), "control"))

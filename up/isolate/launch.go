@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func (c Config) Launch(ctx context.Context) (code int, err error) {
 	// This process holds the lock until it has removed what the cluster leaves.
 	lock := os.NewFile(uintptr(c.Lock), "lock")
 	defer lock.Close()
-	link, err := c.claimLink()
+	link, err := c.newLink()
 	if err != nil {
 		return 1, errors.Join(err, c.removeNewDataDir())
 	}
@@ -57,7 +58,7 @@ func (c Config) Launch(ctx context.Context) (code int, err error) {
 		case came := <-signals:
 			_ = first.Process.Signal(came) // it may have ended
 		case code := <-ended:
-			return code, errors.Join(link.remove(), control.Close(), c.release(ctx), c.removeNewDataDir())
+			return code, errors.Join(c.removeLink(link), control.Close(), c.release(ctx), c.removeNewDataDir())
 		}
 	}
 }
@@ -87,7 +88,11 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
 	first.ExtraFiles = append(files, read)
 	// A process group of its own, so that Ctrl-C on the terminal reaches this process alone, which forwards it.
-	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setpgid: true}
+	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	if c.UserNamespace {
+		first.SysProcAttr = UserNamespace()
+	}
+	first.SysProcAttr.Setpgid = true
 	if err := first.Start(); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start the cluster in namespaces of its own: %w", err), write.Close())
 	}
@@ -96,11 +101,13 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 
 // connect connects the namespaces to the machine's network and lets the cluster start.
 func (c Config) connect(ctx context.Context, link *link, pid int, control io.Writer) error {
-	if err := link.create(pid); err != nil {
-		return err
-	}
-	if err := link.relay(ctx, pid, c.Resolvers); err != nil {
-		return err
+	if !c.UserNamespace {
+		if err := link.create(pid); err != nil {
+			return err
+		}
+		if err := link.relay(ctx, pid, c.Resolvers); err != nil {
+			return err
+		}
 	}
 	if err := json.NewEncoder(control).Encode(link.inside); err != nil {
 		return fmt.Errorf("report the link's addresses to the first process of the namespaces: %w", err)
@@ -138,7 +145,7 @@ func (c Config) removeNewDataDir() error {
 	return RemoveUninitialized(c.DataDir)
 }
 
-// RemoveUninitialized removes a data directory that has nothing but its lock; others stay.
+// RemoveUninitialized removes a data directory that has nothing but files of this package; others stay.
 func RemoveUninitialized(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -147,10 +154,14 @@ func RemoveUninitialized(dir string) error {
 	if err != nil {
 		return fmt.Errorf("remove the data directory of a cluster that did not start: %w", err)
 	}
-	if len(entries) > 1 || len(entries) == 1 && entries[0].Name() != LockName {
+	if slices.ContainsFunc(entries, func(entry os.DirEntry) bool { return !IsOwnFile(entry.Name()) }) {
 		return nil
 	}
-	if err := errors.Join(ignoreAbsent(os.Remove(filepath.Join(dir, LockName))), ignoreAbsent(os.Remove(dir))); err != nil {
+	var errs []error
+	for _, entry := range entries {
+		errs = append(errs, ignoreAbsent(os.Remove(filepath.Join(dir, entry.Name()))))
+	}
+	if err := errors.Join(append(errs, ignoreAbsent(os.Remove(dir)))...); err != nil {
 		return fmt.Errorf("remove the data directory of a cluster that did not start: %w", err)
 	}
 	return nil
@@ -158,6 +169,9 @@ func RemoveUninitialized(dir string) error {
 
 // LockName is the name of the lock file in a data directory.
 const LockName = "lock"
+
+// IsOwnFile reports whether a name in a data directory is of this package, which makes its files before the cluster has any.
+func IsOwnFile(name string) bool { return name == LockName || name == listenSocket }
 
 func ignoreAbsent(err error) error {
 	if errors.Is(err, os.ErrNotExist) {

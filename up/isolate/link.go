@@ -261,7 +261,9 @@ func (l *link) close() {
 		relay.close()
 	}
 	l.running.Wait()
-	_ = l.claim.Close()
+	if l.claim != nil {
+		_ = l.claim.Close()
+	}
 	for _, rules := range l.masquerades {
 		rules.close()
 	}

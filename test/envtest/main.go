@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -114,13 +115,17 @@ func (o options) run(ctx context.Context) (err error) {
 	return got.compare(o.list, o.packages, o.upstream == "" && !o.apiOnly)
 }
 
-// moduleDir returns where the module's source is.
+// moduleDir returns where the module's source is. It is downloaded if no build has done that yet.
 func moduleDir(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		return "", fmt.Errorf("find the source of %s: %w", module, err)
+	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", module).Output()
+	var found struct{ Dir, Error string }
+	if decodeErr := json.Unmarshal(out, &found); err == nil {
+		err = decodeErr
 	}
-	return strings.TrimSpace(string(out)), nil
+	if err != nil || found.Error != "" {
+		return "", fmt.Errorf("find the source of %s: %w: %s", module, err, found.Error)
+	}
+	return found.Dir, nil
 }
 
 // suite builds and runs one suite.

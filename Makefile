@@ -240,7 +240,7 @@ dist-check: ## check the packages of make dist: contents, and installed on a sma
 	@./hack/dist-check.sh $(BIN)/dist $(ARCH)
 
 .PHONY: reproducible
-reproducible: ## build twice, in two directories, and compare: ARGS='berth berth-controlplane' (committed files only)
+reproducible: ## build all programs twice, in two directories with empty caches, and compare (half an hour; committed files only): ARGS='berth containers'
 	@./hack/reproducible.sh $(ARGS)
 
 .PHONY: vulncheck

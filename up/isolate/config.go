@@ -13,7 +13,7 @@ import (
 // Program is the name of the program that runs Launch and Init.
 const Program = "berth-isolate"
 
-// Config is the command line of berth-isolate.
+// Config is the command line of berth-isolate. It has many fields because they are all that a process in other namespaces knows.
 type Config struct {
 	// Link is the name of the cluster's network interface in the machine's network namespace.
 	Link string

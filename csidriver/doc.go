@@ -39,6 +39,13 @@
 // them, but if they use more than that after volumes were promised the rest, writes to volumes can fail. Preallocated volumes are
 // safe from that until a snapshot of them is taken.
 //
+// # Raw block volumes
+//
+// Whoever may write to a loop device may give it another size, offset or sector size, and detach it. So a container gets a device of the
+// kernel's device mapper over it, which passes no ioctl on, as long as its volume is published; package loopdev says how. Where the kernel
+// has no device mapper, the container gets the loop device itself, the driver says so when it starts, and the next user of the
+// volume gets the device as it was. No ioctl reaches another file or volume.
+//
 // # Limits of I/O
 //
 // The mutable parameters iops and throughput limit a volume's reads and writes each; package iolimit says how. A call of

@@ -90,6 +90,10 @@ func (d *Driver) Start(ctx context.Context) error {
 		}
 	}
 	d.limitAttached()
+	if err := d.loops.devices.CheckMapper(); err != nil {
+		d.logger.Warn("a Pod can change size, offset and sector size of its own raw block devices until it ends; to prevent it, load the module dm_mod",
+			"error", err)
+	}
 	listener, err := listen(d.config.Endpoint)
 	if err != nil {
 		return fmt.Errorf("start csi driver: %w", err)

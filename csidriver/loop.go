@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ type loop struct {
 	path     string
 	sequence uint64 // differs for each image that is attached to this number
 	readonly bool
+	// mapped is the base name of the node of its mapping, which containers get in its place; empty if it has none.
+	mapped string
 	// detaching: it has been detached, but is still open, for instance by a copy of a mount in another mount namespace. It
 	// works until it is closed.
 	detaching bool
@@ -93,11 +96,24 @@ func (l *loops) matchImage(candidate loopdev.Device, stat *unix.Stat_t) (*loop, 
 	if info.Device != stat.Dev || info.Inode != stat.Ino {
 		return nil, nil
 	}
+	mapped, err := l.mappedName(candidate.Number)
+	if err != nil {
+		return nil, err
+	}
 	return &loop{
-		number: candidate.Number, path: device.Name(), sequence: candidate.Sequence,
+		number: candidate.Number, path: device.Name(), sequence: candidate.Sequence, mapped: mapped,
 		readonly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		detaching: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
 	}, nil
+}
+
+// mappedName returns the base name of the node of the device's mapping, empty if it has none.
+func (l *loops) mappedName(number int) (string, error) {
+	mapping, err := l.devices.FindMapping(number)
+	if err != nil || mapping == nil {
+		return "", err
+	}
+	return filepath.Base(mapping.Path), nil
 }
 
 // attach attaches the image to a free device. It must not be attached already.
@@ -162,7 +178,7 @@ func (l *loop) refuseDiscards() error {
 	return os.WriteFile(fmt.Sprintf("/sys/block/loop%d/queue/discard_max_bytes", l.number), []byte("0"), 0o644)
 }
 
-// resize sets the device's size to that of its image.
+// resize sets the device's size, and that of its mapping, to that of its image.
 func (l *loops) resize(device *loop) error {
 	file, err := l.devices.OpenPinned(device.device())
 	if err != nil {
@@ -172,5 +188,23 @@ func (l *loops) resize(device *loop) error {
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
 		return fmt.Errorf("resize %q: %w", device.path, err)
 	}
-	return nil
+	if device.mapped == "" {
+		return nil
+	}
+	_, err = l.devices.Map(device.device(), device.readonly)
+	return err
+}
+
+// containerNode returns the path of the node that a container gets for the device: that of its mapping, which passes none of the ioctls on
+// by which a container could change the device; without a device mapper, that of the device itself.
+func (l *loops) containerNode(device *loop) (string, error) {
+	mapping, err := l.devices.Map(device.device(), device.readonly)
+	if errors.Is(err, loopdev.ErrNoMapper) {
+		return device.path, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	device.mapped = filepath.Base(mapping.Path)
+	return mapping.Path, nil
 }

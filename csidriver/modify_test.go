@@ -1,14 +1,17 @@
 package csidriver_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -78,4 +81,33 @@ func TestModifiedVolumesKeepTheirLimits(t *testing.T) {
 	d.mount()
 	require.Contains(t, strings.Join(limits(t, d.context["device"]), ""), "3145728")
 	d.unmount()
+}
+
+// TestLimitsBoundAContainer writes to the device of a raw block volume faster than its limit allows. Only a lower bound of the duration is
+// checked: half of what the limit gives, because the kernel lets a burst pass.
+func TestLimitsBoundAContainer(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	d := w.create("d", 16*mib, rawBlock())
+	err := d.modify(map[string]string{"throughput": "2Mi"})
+	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "cgroup") {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	d.mount()
+	device, err := os.OpenFile(d.target, os.O_WRONLY|unix.O_DIRECT, 0)
+	require.NoError(t, err)
+	buffer, err := unix.Mmap(-1, 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE) // aligned
+	require.NoError(t, err)
+	start := time.Now()
+	for i := range 8 {
+		_, err := device.WriteAt(buffer, int64(i)*mib)
+		require.NoError(t, err)
+	}
+	took := time.Since(start)
+	require.NoError(t, errors.Join(unix.Munmap(buffer), device.Close()))
+	require.Greater(t, took, 2*time.Second, "8 MiB at 2 MiB/s")
+	t.Logf("8 MiB at 2 MiB/s took %s", took)
+	d.unmount()
+	require.NoError(t, d.remove())
 }

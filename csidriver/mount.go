@@ -25,15 +25,20 @@ func (l *loop) isFilesystemMount(m *mountinfo.Info) bool {
 	return m.Major == loopMajor && m.Minor == l.number
 }
 
-// isNodeMount reports whether the mount is a bind mount of the device's own node, which is how raw block volumes are
-// published.
+// isNodeMount reports whether the mount is a bind mount of the device's own node, or of that of its mapping, which is how raw block
+// volumes are published.
 func (l *loop) isNodeMount(m *mountinfo.Info) bool {
-	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && filepath.Base(m.Root) == "loop"+strconv.Itoa(l.number)
+	node := filepath.Base(m.Root)
+	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && (node == "loop"+strconv.Itoa(l.number) || node == l.mapped && node != "")
 }
 
 // isDetachedNodeMount reports whether the mount is one of the node of a loop device that has no image: a container that had it as raw
-// block device can detach it, although the volume is published.
+// block device can detach it, although the volume is published. Or of the node of a mapping that has been removed.
 func isDetachedNodeMount(m *mountinfo.Info) bool {
+	if node := filepath.Base(m.Root); strings.HasPrefix(node, "dm-") && (m.FSType == "devtmpfs" || m.FSType == "tmpfs") {
+		_, err := os.Stat("/sys/block/" + node)
+		return errors.Is(err, os.ErrNotExist)
+	}
 	number, isLoop := strings.CutPrefix(filepath.Base(m.Root), "loop")
 	if _, err := strconv.Atoi(number); err != nil || !isLoop || m.FSType != "devtmpfs" && m.FSType != "tmpfs" {
 		return false

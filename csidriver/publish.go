@@ -69,7 +69,9 @@ func (d *Driver) publish(req *csi.NodePublishVolumeRequest) error {
 		if err := d.restoreDevice(id, device); err != nil {
 			return err
 		}
-		source = device.path
+		if source, err = d.loops.containerNode(device); err != nil {
+			return err
+		}
 	} else {
 		options = append(options, req.GetVolumeCapability().GetMount().GetMountFlags()...)
 	}
@@ -158,11 +160,33 @@ func (d *Driver) NodeUnpublishVolume(
 		if err == nil {
 			err = removeTarget(target)
 		}
+		if err == nil {
+			err = d.unmapUnused(id)
+		}
 		if err != nil {
 			return nil, grpcError(err)
 		}
 		return &csi.NodeUnpublishVolumeResponse{}, nil
 	})
+}
+
+// unmapUnused removes the mapping of a raw block volume that is published nowhere any more. The caller holds the id.
+func (d *Driver) unmapUnused(id string) error {
+	if !isVolumeID(id) {
+		return nil
+	}
+	device, err := d.loops.findAny(d.store.image(id))
+	if errors.Is(err, os.ErrNotExist) || err == nil && (device == nil || device.mapped == "") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, node, err := device.mounts()
+	if err != nil || len(node) > 0 {
+		return err
+	}
+	return d.loops.devices.Unmap(device.number)
 }
 
 // NodeGetVolumeStats implements csi.NodeServer.

@@ -16,6 +16,7 @@ import (
 // no privilege but the right to write to it.
 func TestContainersCannotHideThatTheyUseADevice(t *testing.T) {
 	w := newFixture(t)
+	needsNoMapper(t)
 	w.start()
 	d := w.create("d", 16*mib, rawBlock())
 	d.mount()
@@ -41,6 +42,7 @@ const loopChangeFD = 0x4C06
 // no privilege but the right to write to it. The next user has the device as it was, and no ioctl reaches another file.
 func TestContainersCannotHarmTheNextUserOfADevice(t *testing.T) {
 	w := newFixture(t)
+	needsNoMapper(t)
 	w.start()
 	d := w.create("d", 16*mib, rawBlock())
 	d.mount()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -171,12 +172,18 @@ func quiesce(device *loop) (thaw func() error, raw bool, err error) {
 		thaw, err = freeze(dir)
 		return thaw, false, err
 	}
-	file, err := os.OpenFile(device.path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, false, err
+	paths := []string{device.path}
+	if device.mapped != "" { // each has a cache of its own, and that of the mapping is written to the device
+		paths = []string{filepath.Join(filepath.Dir(device.path), device.mapped), device.path}
 	}
-	if err = errors.Join(file.Sync(), file.Close()); err != nil {
-		return nil, false, fmt.Errorf("flush %q: %w", device.path, err)
+	for _, path := range paths {
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return nil, false, err
+		}
+		if err = errors.Join(file.Sync(), file.Close()); err != nil {
+			return nil, false, fmt.Errorf("flush %q: %w", path, err)
+		}
 	}
 	return func() error { return nil }, len(node) > 0, nil
 }

@@ -74,11 +74,19 @@ func TestReflinks(t *testing.T) {
 	_, err = device.Write(make([]byte, 48*mib))
 	require.NoError(t, errors.Join(err, device.Sync()))
 	before := w.free()
+	_, err = device.WriteAt([]byte("not synced"), 0)
+	require.NoError(t, err)
 	// With reflinks even a raw volume in use is copied at one moment, and uses no disk space.
-	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+	taken, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	require.NoError(t, err)
 	require.NoError(t, device.Close())
 	require.Greater(t, w.free(), before-8*mib)
+	image, err := os.Open(filepath.Join(w.config.Root, "snapshots", taken.GetSnapshot().GetSnapshotId(), "disk.img"))
+	require.NoError(t, err)
+	text := make([]byte, len("not synced"))
+	_, err = image.ReadAt(text, 0)
+	require.NoError(t, errors.Join(err, image.Close()))
+	require.Equal(t, "not synced", string(text), "what the container has written is in the snapshot")
 	d.unmount()
 }
 

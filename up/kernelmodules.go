@@ -18,6 +18,9 @@ func neededModules() []neededModule {
 		{Module: kernelmodule.Module{Name: "overlay", Filesystem: "overlay", Without: "images are copied for each container"}},
 		{component: "csi-driver", Module: kernelmodule.Module{
 			Name: "loop", Feature: "/dev/loop-control", Without: "there are no volumes of class berth-loop"}},
+		{component: "csi-driver", Module: kernelmodule.Module{
+			Name: "dm_mod", Feature: "/sys/class/misc/device-mapper",
+			Without: "a Pod can change size and offset of its own raw block devices of class berth-loop until it ends"}},
 		{component: proxyName, Module: kernelmodule.Module{
 			Name: "br_netfilter", Feature: bridgeNetfilter, Without: "Pods cannot reach Services whose Pods are on the same node"}},
 		{component: proxyName, Module: kernelmodule.Module{Name: "nf_tables", Without: "there are no Services"}},

@@ -48,5 +48,5 @@ func TestModulesOfTheKernel(t *testing.T) {
 		names[module.Name] = true
 		require.NotEmpty(t, module.Without)
 	}
-	require.Equal(t, map[string]bool{"overlay": true, "br_netfilter": true, "loop": true, "nf_tables": true}, names)
+	require.Equal(t, map[string]bool{"overlay": true, "br_netfilter": true, "loop": true, "dm_mod": true, "nf_tables": true}, names)
 }

@@ -250,8 +250,8 @@ func (d Devices) OpenPinned(device Device) (*os.File, error) {
 	return file, nil
 }
 
-// Detach detaches the device, immediately or when its last user closes it. A device that is free or has another file
-// attached is no error and stays unchanged.
+// Detach detaches the device, immediately or when its last user closes it, and before that its mapping. A device that is free or has
+// another file attached is no error and stays unchanged.
 func (d Devices) Detach(device Device) error {
 	file, err := d.OpenPinned(device)
 	if errors.Is(err, unix.ENXIO) {
@@ -261,6 +261,9 @@ func (d Devices) Detach(device Device) error {
 		return fmt.Errorf("detach %q: %w", d.Path(device.Number), err)
 	}
 	defer file.Close()
+	if err := d.Unmap(device.Number); err != nil {
+		return err
+	}
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %q: %w", file.Name(), err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
 	"github.com/berth-dev/berth/bench/suite/service"
+	"github.com/berth-dev/berth/bench/suite/snapshots"
 	"github.com/berth-dev/berth/bench/suite/volumes"
 	"github.com/berth-dev/berth/internal/signals"
 )
@@ -30,7 +31,7 @@ import (
 // benchmarks returns all benchmarks in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), cluster.Idle(), fork.Benchmark(), page.Benchmark(), service.Benchmark(),
+		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), snapshots.Benchmark(), cluster.Benchmark(), cluster.Idle(), fork.Benchmark(), page.Benchmark(), service.Benchmark(),
 		provision.Benchmark(), provision.Idle(), eviction.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),

@@ -218,6 +218,7 @@ func (p *fixture) bindAll(ctx context.Context, s *harness.Sample, count int, cou
 	s.Set("all bound", bound.Wall.Seconds())
 	s.Set("last write", (all.Wall - quietTime).Seconds())
 	s.Set("bound p50", harness.Quantile(waits, 0.5)/1e3)
+	s.Set("bound p99", harness.Quantile(waits, 0.99)/1e3)
 	s.Set("CPU of the provisioner a claim", harness.Milliseconds(all.CPU)/float64(count))
 	s.Set("CPU of the control plane a claim", harness.Milliseconds(after-before)/float64(count))
 	return nil

@@ -12,8 +12,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/attacher"
@@ -48,7 +50,7 @@ func (s *fixture) startProvisioners(ctx context.Context, which testbed.Kubelet) 
 	switch s.plan.with {
 	case stateful:
 		return s.StartLocalProvisioner(ctx)
-	case disk:
+	case disk, diskAtOnce:
 		return s.startDiskDriver(ctx, which)
 	}
 	return nil
@@ -56,10 +58,14 @@ func (s *fixture) startProvisioners(ctx context.Context, which testbed.Kubelet) 
 
 // startDiskDriver runs the driver behind a meter, and its provisioner, its attacher and the attach/detach controller.
 func (s *fixture) startDiskDriver(ctx context.Context, which testbed.Kubelet) (err error) {
-	if err := s.EnsureClass(ctx, diskClass()); err != nil {
-		return err
+	for _, class := range []*storagev1.StorageClass{diskClass(), csidriver.StorageClass()} {
+		if err := s.EnsureClass(ctx, class); err != nil {
+			return err
+		}
 	}
-	_, err = s.Client.StorageV1().CSIDrivers().Create(ctx, csidriver.CSIDriver(), metav1.CreateOptions{})
+	object := csidriver.CSIDriver()
+	object.Spec.StorageCapacity = ptr.To(false) // nothing publishes capacities here, without which Pods are not scheduled
+	_, err = s.Client.StorageV1().CSIDrivers().Create(ctx, object, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create CSIDriver: %w", err)
 	}

@@ -18,11 +18,12 @@ import (
 type kind int
 
 const (
-	none     kind = iota
-	small         // emptyDir, ConfigMap and token
-	stateful      // a claim of class berth-local, created with the Pod
-	disk          // a claim of a class of disks, bound before
-	many          // ten volumes that need no claim
+	none       kind = iota
+	small           // emptyDir, ConfigMap and token
+	stateful        // a claim of class berth-local, created with the Pod
+	disk            // a claim of a class of disks, bound before
+	diskAtOnce      // a claim of class berth-loop, created with the Pod
+	many            // ten volumes that need no claim
 )
 
 // plan says which Pods a sample makes.
@@ -78,7 +79,7 @@ func (p plan) pod(c *testbed.Cluster, name string, volumes kind) *corev1.Pod {
 	case small:
 		add("scratch", scratch)
 		add("settings", settings)
-	case stateful, disk:
+	case stateful, disk, diskAtOnce:
 		add("data", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}})
 	case many:
 		for i := range perPod / 2 {

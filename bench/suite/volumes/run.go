@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/testbed"
+	"github.com/berth-dev/berth/csidriver"
 )
 
 type (
@@ -69,12 +70,17 @@ func (s *fixture) one(ctx context.Context, name string, volumes kind) (took, dri
 		if err := s.bind(ctx, name); err != nil {
 			return 0, 0, err
 		}
+	}
+	if s.meter != nil {
 		s.meter.reset()
 	}
 	began := time.Now()
-	if volumes == stateful {
-		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim(name, localClass().Name, "1Mi"),
-			metav1.CreateOptions{})
+	if volumes == stateful || volumes == diskAtOnce {
+		wanted := claim(name, localClass().Name, "1Mi")
+		if volumes == diskAtOnce {
+			wanted = claim(name, csidriver.ClassName, "16Mi")
+		}
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
 		if err != nil {
 			return 0, 0, fmt.Errorf("create claim: %w", err)
 		}
@@ -92,7 +98,7 @@ func (s *fixture) one(ctx context.Context, name string, volumes kind) (took, dri
 	if err := s.end(ctx, name); err != nil {
 		return 0, 0, err
 	}
-	if volumes == stateful || volumes == disk {
+	if volumes == stateful || volumes == disk || volumes == diskAtOnce {
 		err = s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	}
 	return harness.Milliseconds(ready.Sub(began)), driver, err

@@ -71,7 +71,7 @@ syscall-faults: build ## fail each system call of the writers of state files, th
 	@$(GO) test -tags integration -count=1 -timeout 24h -v -run '^TestSystemCallsOfA(Pod|Start)MayFail$$' ./test/integration -fault-every 1 -start-fault-step $(or $(STARTSTEP),50)
 
 .PHONY: thirdparty
-thirdparty: ## build or unpack the programs that tests run: the attacher and the snapshotter of CSI, Helm, an operator, Prometheus, upstream's device plugin and DRA driver
+thirdparty: ## build or unpack the programs that tests run: the sidecars of CSI, Helm, an operator, Prometheus, upstream's device plugin and DRA driver
 	@mkdir -p $(BIN)/thirdparty
 	@! command -v apt-get >/dev/null || ./hack/unpack.sh prometheus $(BIN)/thirdparty/prometheus
 	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
@@ -177,7 +177,7 @@ vm-kubeadm: build ## build a cluster of two virtual machines with kubeadm and ou
 
 .PHONY: conformance
 conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
-	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" MOCK="$(MOCK)" exec ./conformance/run.sh $(ARGS)
 
 .PHONY: conformance-all
 conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; 35 minutes)

@@ -43,8 +43,15 @@ program sh ./cmd/sh ""
 program nmeter ./cmd/nmeter ""
 program sample-apiserver k8s.io/sample-apiserver ""
 program etcd go.etcd.io/etcd/server/v3 ""
+program hostpathplugin ./cmd/hostpathplugin ""
+program csiregistrar ./cmd/csiregistrar ""
 static=$PWD/build-static.sh
 (cd ../dns && "$static" "$out/programs/coredns" . "-s -w")
+csi=github.com/kubernetes-csi
+for p in external-attacher/v4/cmd/csi-attacher external-provisioner/v6/cmd/csi-provisioner external-resizer/v2/cmd/csi-resizer \
+	external-snapshotter/v8/cmd/csi-snapshotter; do
+	(cd ../test/thirdparty/csi && "$static" "$out/programs/${p##*/}" "$csi/$p" "-s -w")
+done
 
 echo "[3/3] conformance"
 go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance

@@ -7,6 +7,7 @@
 #   LIST      run exactly the specs of this file
 #   ALL       if set, run exactly the specs that upstream requires of a conformant cluster, [Conformance]
 #   DRIVER    test a storage class instead, with the [External.Storage] specs of drivers/DRIVER.txt
+#   MOCK      if set, run the "CSI Mock" specs of csi-mock.txt, on one node
 #   REPORT    the report's file (default: report.md beside this file; all.md with ALL)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
@@ -19,6 +20,10 @@ expected=$here/expected.txt report=$here/report.md
 if [ -n "${DRIVER:-}" ]; then
 	expected=$here/drivers/$DRIVER.txt report=$here/drivers/$DRIVER.md
 	set -- --driver "$here/drivers/$DRIVER.yaml" "$@"
+fi
+if [ -n "${MOCK:-}" ]; then
+	expected=$here/csi-mock.txt report=$here/csi-mock.md
+	set -- --one-node "$@"
 fi
 if [ -n "${ALL:-}" ]; then
 	report=$here/all.md

@@ -103,8 +103,8 @@ func snapshotRound(t *testing.T, c *cluster, class string) {
 	}
 }
 
-// TestSnapshots takes snapshots and restores them with nothing but berth up: the definitions of VolumeSnapshots and the
-// default class are there, and are those of external-snapshotter.
+// TestSnapshots takes snapshots, also of a group, and restores them with nothing but berth up: the definitions of VolumeSnapshots and the
+// default class are there, and are those of external-snapshotter. What cannot be is refused.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	published := filepath.Join(goTool(t, "csi", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
@@ -122,6 +122,8 @@ func TestSnapshots(t *testing.T) {
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	snapshotRound(t, c, "")
+	groupSnapshotRound(t, c)
+	impossibleStorage(t, c)
 	c.stop()
 	require.Empty(t, c.leftovers())
 }

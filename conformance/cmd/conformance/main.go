@@ -26,7 +26,7 @@ type options struct {
 	podCIDR, serviceCIDR, runtime string
 	secondNode                    string
 	nodeNetwork                   netip.Prefix
-	conformance, resume           bool
+	conformance, resume, oneNode  bool
 	timeout                       time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
@@ -59,6 +59,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
 	flags.StringVar(&o.secondNode, "second-node", "berth-conf-2",
 		"the name of the second node, of its network namespace and of this machine's interface to it; 15 characters at most")
+	flags.BoolVar(&o.oneNode, "one-node", false, "have no second node: for drivers in Pods, which need /var/lib/kubelet to be that of their own node")
 	flags.TextVar(&o.nodeNetwork, "node-network", netip.MustParsePrefix("10.97.0.0/30"), "the network of this machine and the second node")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "time limit of the suite")
 	if err := flags.Parse(args); err != nil {

@@ -129,11 +129,13 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 		return stop, machines{}, err
 	}
 	stops = append(stops, first.Stop)
-	second, err := first.Join(ctx, link, o.secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log"))
-	if err != nil {
-		return stop, machines{}, err
+	nodes := machines{Cluster: first}
+	if !o.oneNode {
+		if nodes.second, err = first.Join(ctx, link, o.secondNode, o.dataDir+"-2", filepath.Join(out, "berth-2.log")); err != nil {
+			return stop, machines{}, err
+		}
+		stops = append(stops, nodes.second.Stop)
 	}
-	stops = append(stops, second.Stop)
 	if !o.conformance { // no [Conformance] spec reads a node's directory
 		unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
 		if err != nil {
@@ -141,13 +143,30 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 		}
 		stops = append(stops, unlink)
 	}
-	closeMirror, err := serveMirror(layout, link.Host, first.Registries(), second.Registries())
+	closeMirror, err := serveMirror(layout, link.Host, nodes.registries()...)
 	if err != nil {
 		return stop, machines{}, err
 	}
 	stops = append(stops, closeMirror)
 	logf("importing images")
-	return stop, machines{Cluster: first, second: second}, errors.Join(first.Import(ctx, layout.Dir()), second.Import(ctx, layout.Dir()))
+	return stop, nodes, nodes.importImages(ctx, layout.Dir())
+}
+
+// registries are the directories of the registry configuration of all nodes.
+func (m machines) registries() []string {
+	if m.second == nil {
+		return []string{m.Registries()}
+	}
+	return []string{m.Registries(), m.second.Registries()}
+}
+
+// importImages imports the images of an OCI layout into all nodes.
+func (m machines) importImages(ctx context.Context, layout string) error {
+	err := m.Import(ctx, layout)
+	if m.second != nil {
+		err = errors.Join(err, m.second.Import(ctx, layout))
+	}
+	return err
 }
 
 // runAndReport runs the suite on a cluster and writes the report.
@@ -329,7 +348,7 @@ func runSuite(
 	logf("running %s of the suite, %d at once; its log is %s", selected, o.parallel, log.Name())
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
-		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
+		Focus: focus, Skip: o.skip, OneNode: o.oneNode, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
 		Progress: log, Kill: o.kill,
 	})
 	if err != nil {

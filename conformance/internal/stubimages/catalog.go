@@ -2,8 +2,10 @@ package stubimages
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	imageutils "k8s.io/kubernetes/test/utils/image"
@@ -126,7 +128,36 @@ func recipes() map[string]recipe {
 			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu/consume-cpu": "consume-cpu"},
 			config:   ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
 		},
+		// The sidecars are newer releases than those that the suite names: the ones that the module proxy has.
+		"csi-attacher":    sidecar("csi-attacher", "csi-attacher"),
+		"csi-provisioner": sidecar("csi-provisioner", "csi-provisioner"),
+		"csi-resizer":     sidecar("csi-resizer", "csi-resizer"),
+		"csi-snapshotter": sidecar("csi-snapshotter", "csi-snapshotter"),
+		"csi-registrar":   sidecar("csi-node-driver-registrar", "csiregistrar"),
+		"hostpathplugin":  sidecar("hostpathplugin", "hostpathplugin"),
+		"busybox-of-mock": {ids: named("busybox"), on: "base", config: ocispec.ImageConfig{Cmd: []string{"sh"}}},
 	}
+}
+
+// sidecar is the recipe of an image of the manifests of CSI drivers: nothing but one program of build.sh.
+func sidecar(image, program string) recipe {
+	return recipe{
+		ids: named(image), built: map[string]string{"/" + program: program},
+		config: ocispec.ImageConfig{Entrypoint: []string{"/" + program}},
+	}
+}
+
+// named returns the images of that name which only the manifests of CSI drivers have: they have no constant, and their ids are higher than
+// all that have one. An image may be there in several versions.
+func named(name string) []imageutils.ImageID {
+	byImage := make(map[string]imageutils.ImageID)
+	for id, config := range imageutils.GetImageConfigs() {
+		image := config.GetE2EImage()
+		if id > imageutils.VolumeISCSIServer && strings.HasPrefix(image[strings.LastIndex(image, "/")+1:], name+":") {
+			byImage[image] = id
+		}
+	}
+	return slices.Sorted(maps.Values(byImage))
 }
 
 func ids(list ...imageutils.ImageID) []imageutils.ImageID { return list }
@@ -178,6 +209,7 @@ func (s Sources) Images() ([]oci.Image, error) {
 	for _, name := range []string{
 		"busybox", "agnhost", "kitten", "nautilus", "nonewprivs", "nonroot", "ipc-utils", "glibc-dns", "iptables", "nginx", "perl",
 		"pause", "sample-apiserver", "etcd", "regression-issue-74839", "resource-consumer",
+		"csi-attacher", "csi-provisioner", "csi-resizer", "csi-snapshotter", "csi-registrar", "hostpathplugin", "busybox-of-mock",
 	} {
 		layer, err := s.layer(all[name])
 		if err != nil {

@@ -29,6 +29,8 @@ type Config struct {
 	OutDir string
 	// Focus and Skip are regular expressions over spec names, ginkgo's flags.
 	Focus, Skip string
+	// OneNode says that the cluster has one node; else it has two.
+	OneNode bool
 	// Drivers are files that define storage drivers: the suite has [External.Storage] specs for each.
 	Drivers []string
 	// Parallel is how many specs run at once.
@@ -65,10 +67,15 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 	if err := os.Remove(report); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return types.Report{}, fmt.Errorf("run suite: %w", err)
 	}
+	nodes := 2
+	if config.OneNode {
+		nodes = 1
+	}
 	args := append(config.ginkgoFlags(), filepath.Join(config.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+config.Kubeconfig,
-		"--kubectl-path="+config.Kubectl, "--disable-log-dump", "--num-nodes=2", "--allowed-not-ready-nodes=-1")
+		"--kubectl-path="+config.Kubectl, "--disable-log-dump", fmt.Sprintf("--num-nodes=%d", nodes), "--allowed-not-ready-nodes=-1")
 	for _, driver := range config.Drivers {
-		args = append(args, "--storage.testdriver="+driver)
+		// Files that it names are beside it.
+		args = append(args, "--storage.testdriver="+driver, "--repo-root="+filepath.Dir(driver))
 	}
 	// All end with the first process of a PID namespace, so nothing stays of a suite whose runner was killed.
 	args = append([]string{"--pid", "--fork", "--kill-child", "--", filepath.Join(config.Bin, "ginkgo")}, args...)

@@ -166,7 +166,7 @@ func (s *queueStore) Run(ctx context.Context, threadiness int) {
 	s.mu.Unlock()
 	var workers sync.WaitGroup
 	for range max(threadiness, 1) {
-		workers.Go(contain.Guard("provision.Run", "", func() { work(ctx, queue, s.save) }))
+		workers.Go(worker(ctx, queue, s.save))
 	}
 	<-ctx.Done()
 	queue.ShutDown()

@@ -41,7 +41,7 @@ func (c *Cluster) Isolate(ctx context.Context, argv []string) error {
 	defer lock.Close()
 	err = c.endEarlierRun(ctx)
 	if err == nil {
-		err = c.becomeIsolated(lock, listener, page, created, argv)
+		err = c.becomeIsolated(ctx, lock, listener, page, created, argv)
 	}
 	if created {
 		err = errors.Join(err, isolate.RemoveUninitialized(c.DataDir))
@@ -106,7 +106,7 @@ func (c *Cluster) endEarlierRun(ctx context.Context) error {
 }
 
 // becomeIsolated executes the program that isolates the cluster. It inherits the lock and the listening socket.
-func (c *Cluster) becomeIsolated(lock, listener, page *os.File, created bool, argv []string) error {
+func (c *Cluster) becomeIsolated(ctx context.Context, lock, listener, page *os.File, created bool, argv []string) error {
 	pods, services, err := c.networks()
 	if err != nil {
 		return err
@@ -144,6 +144,9 @@ func (c *Cluster) becomeIsolated(lock, listener, page *os.File, created bool, ar
 		return err
 	}
 	program := c.Program(isolate.Program)
+	if err := signals.Release(ctx); err != nil {
+		return err
+	}
 	// In a PID namespace of its own the supervisor has another PID than systemd knows.
 	err = unix.Exec(program, append([]string{program}, config.Args()...), withoutVariables(os.Environ(), watchdogPID))
 	return fmt.Errorf("start %s: %w", program, err)

@@ -44,7 +44,9 @@ func (s *statusWriter) write(ctx context.Context, node types.NodeName, pairs ...
 	if !running {
 		w = &nodeWrite{}
 		s.nodes[node] = w
-		s.running.Go(contain.Guard("attachdetach.writeNode", string(node), func() { s.run(ctx, node, w) }))
+		// Without its goroutine a node that has a nodeWrite would never be written again. The end of ctx is a result as others.
+		lasting := context.WithoutCancel(ctx)
+		s.running.Go(contain.Loop(lasting, "attachdetach.writeNode", string(node), func(context.Context) { s.run(ctx, node, w) }))
 	}
 	w.dirty = true
 	w.pairs = append(w.pairs, pairs...)

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/audit"
 	"github.com/berth-dev/berth/controlplane/bootstrap"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/contain"
 	"github.com/berth-dev/berth/controlplane/encryption"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/pki"
@@ -94,12 +95,12 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched := make(chan struct{})
-	go func() {
+	go contain.Guard("apiserver.waitReady", func() {
 		defer close(watched)
 		if s.waitReady(ctx) == nil {
 			ready()
 		}
-	}()
+	})()
 	err = s.serve(ctx, completed)
 	cancel()
 	<-watched

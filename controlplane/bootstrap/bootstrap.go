@@ -25,6 +25,8 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 const (
@@ -80,7 +82,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
 	for _, class := range schedulingv1.SystemPriorityClasses() {
-		group.Go(func() error {
+		group.Go(contain.Func("bootstrap.priorityClass", func() error {
 			classes := client.SchedulingV1().PriorityClasses()
 			_, err := classes.Get(ctx, class.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
@@ -90,22 +92,22 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 				return fmt.Errorf("ensure priority class %q: %w", class.Name, err)
 			}
 			return nil
-		})
+		}))
 	}
 	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
-		group.Go(func() error { return ensureClusterRole(client, role) })
+		group.Go(contain.Func("bootstrap.clusterRole", func() error { return ensureClusterRole(client, role) }))
 	}
 	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...) {
-		group.Go(func() error { return ensureClusterRoleBinding(client, binding) })
+		group.Go(contain.Func("bootstrap.clusterRoleBinding", func() error { return ensureClusterRoleBinding(client, binding) }))
 	}
 	for _, roles := range bootstrappolicy.NamespaceRoles() {
 		for _, role := range roles {
-			group.Go(func() error { return ensureRole(client, role) })
+			group.Go(contain.Func("bootstrap.role", func() error { return ensureRole(client, role) }))
 		}
 	}
 	for _, bindings := range bootstrappolicy.NamespaceRoleBindings() {
 		for _, binding := range bindings {
-			group.Go(func() error { return ensureRoleBinding(client, binding) })
+			group.Go(contain.Func("bootstrap.roleBinding", func() error { return ensureRoleBinding(client, binding) }))
 		}
 	}
 	return group.Wait()

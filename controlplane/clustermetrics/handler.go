@@ -18,6 +18,8 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // Path is where the API server serves the metrics; the cluster role berth:metrics-reader allows to read it.
@@ -69,7 +71,12 @@ func (h *Handler) gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 	results := make([]result, len(sources))
 	var group sync.WaitGroup
 	for i, source := range sources {
-		group.Go(func() { results[i] = source.result(ctx, h.deps.Clock) })
+		group.Go(func() {
+			err := contain.Do("clustermetrics.read", func() error { results[i] = source.result(ctx, h.deps.Clock); return nil })
+			if err != nil {
+				results[i].err = err
+			}
+		})
 	}
 	group.Wait()
 	merged, errs := families{}, []error{err}

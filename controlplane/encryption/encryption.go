@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // keySize is the size of a key of secretbox (XSalsa20 and Poly1305).
@@ -140,7 +141,7 @@ func Rewrite(ctx context.Context, client kubernetes.Interface, c *config.Config)
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		secret := object.(*corev1.Secret)
 		count++
-		group.Go(func() error {
+		group.Go(contain.Func("encryption.rewrite", func() error {
 			_, err := client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
 			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it was deleted or written since
 				return nil
@@ -149,7 +150,7 @@ func Rewrite(ctx context.Context, client kubernetes.Interface, c *config.Config)
 				return fmt.Errorf("encrypt Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 			}
 			return nil
-		})
+		}))
 		return ctx.Err()
 	})
 	if err = errors.Join(group.Wait(), err); err != nil {

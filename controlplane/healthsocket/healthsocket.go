@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // checkTimeout bounds one check: whoever asks waits no longer.
@@ -31,15 +33,15 @@ func Serve(ctx context.Context, path string, check func(ctx context.Context) err
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("serve health: %w", err), listener.Close())
 	}
-	go func() {
+	go contain.Guard("healthsocket.accept", func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return // it is closed
 			}
-			go reply(ctx, conn, check)
+			go contain.Guard("healthsocket.reply", func() { reply(ctx, conn, check) })()
 		}
-	}()
+	})()
 	return listener, nil
 }
 

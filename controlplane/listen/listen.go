@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // Listener accepts the connections of all its addresses. It is safe for use by
@@ -113,7 +115,7 @@ func (l *Listener) Close() error {
 
 func (l *Listener) startAccepting() {
 	for _, listener := range l.listeners {
-		l.running.Go(func() { l.acceptFrom(listener) })
+		l.running.Go(contain.Guard("listen.accept", func() { l.acceptFrom(listener) }))
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 const (
@@ -56,7 +58,10 @@ func (k *kubelets) sample(ctx context.Context, nodes []*corev1.Node) map[string]
 		group.Go(func() {
 			var r result
 			if isReady(node) {
-				r.usage, r.err = k.sampler(node).sample(ctx)
+				r.err = contain.Do("resourcemetrics.sample", func() (err error) {
+					r.usage, err = k.sampler(node).sample(ctx)
+					return err
+				})
 			} else {
 				r.err = fmt.Errorf("node %q is not Ready", node.Name)
 			}

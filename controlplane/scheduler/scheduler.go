@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/contain"
 	"github.com/berth-dev/berth/controlplane/scheduler/volumebinding"
 )
 
@@ -51,12 +52,12 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("set up: %w", err)
 	}
 	watched := make(chan struct{})
-	go func() {
+	go contain.Guard("scheduler.waitReady", func() {
 		defer close(watched)
 		if scheduler.WaitForHandlersSync(ctx) == nil {
 			ready()
 		}
-	}()
+	})()
 	err = app.Run(ctx, completed, scheduler)
 	stopped := ctx.Err() != nil
 	cancel()

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/controlplane/contain"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
@@ -123,7 +124,7 @@ func (s *Supervisor) startMember(ctx context.Context, component Component) *memb
 		})
 	}
 	go func() {
-		err := component.Run(own, ready)
+		err := contain.Do("component "+component.Name, func() error { return component.Run(own, ready) })
 		if err == nil && component.OneShot {
 			ready()
 			close(m.done)

@@ -34,6 +34,7 @@ func Context() context.Context {
 		IgnoreSIGPIPE()
 		cancel(Signal{came.(syscall.Signal)})
 	}
+	handlers := &handlers{stops: stops, hangups: hangups, stop: stop, released: make(chan struct{})}
 	go func() {
 		for {
 			select {
@@ -42,10 +43,43 @@ func Context() context.Context {
 				stop(came)
 			case came := <-hangups:
 				stop(came)
+			case handlers.released <- struct{}{}:
+				return
 			}
 		}
 	}()
-	return ctx
+	return context.WithValue(ctx, handlersKey{}, handlers)
+}
+
+// handlers are those of a context.
+type handlers struct {
+	stops, hangups chan os.Signal
+	stop           func(came os.Signal)
+	// released gets the end of the goroutine that receives from the channels.
+	released chan struct{}
+}
+
+type handlersKey struct{}
+
+// Release ends the handlers of the context, for a program that this process executes next: a signal that came until now cancels the
+// context, whose cause is returned, and later ones end the process, so that none is lost in between. It is called once.
+func Release(ctx context.Context) error {
+	h, ok := ctx.Value(handlersKey{}).(*handlers)
+	if !ok {
+		return context.Cause(ctx)
+	}
+	for _, channel := range []chan os.Signal{h.stops, h.hangups} {
+		signal.Stop(channel) // what came before is in the channel afterwards
+	}
+	<-h.released // and what the goroutine took from it has cancelled the context
+	for _, channel := range []chan os.Signal{h.stops, h.hangups} {
+		select {
+		case came := <-channel:
+			h.stop(came)
+		default:
+		}
+	}
+	return context.Cause(ctx)
 }
 
 // IgnoreSecondSignal makes the program ignore a second SIGINT or SIGTERM: for a program that receives two of a single

@@ -148,3 +148,36 @@ func TestExitCodeIsThatOfTheSignal(t *testing.T) {
 		require.Equal(t, code, signals.ExitCode(ctx), "%v", cause)
 	}
 }
+
+// TestReleased is a program that receives signals, and then executes another one.
+func TestReleased(t *testing.T) {
+	if os.Getenv(signalledVariable) != "released" {
+		t.Skip("TestNoSignalIsLostAtARelease runs it")
+	}
+	ctx := signals.Context()
+	fmt.Println("running")
+	if err := signals.Release(ctx); err != nil {
+		fmt.Println(err)
+		os.Exit(signals.ExitCode(ctx))
+	}
+	require.NoError(t, syscall.Exec("/bin/cat", []string{"cat"}, nil))
+}
+
+// TestNoSignalIsLostAtARelease ends a program at about the moment when it executes another one, which does not handle the signal.
+func TestNoSignalIsLostAtARelease(t *testing.T) {
+	for range 20 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReleased$")
+		cmd.Env = append(os.Environ(), signalledVariable+"=released")
+		_, err := cmd.StdinPipe() // cat waits for its end
+		require.NoError(t, err)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		_, err = stdout.Read(make([]byte, 100))
+		require.NoError(t, err)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		out, err := io.ReadAll(stdout)
+		require.NoError(t, err, "%s", out)
+		require.Error(t, cmd.Wait(), "the signal ends it, or the program that it has executed")
+	}
+}

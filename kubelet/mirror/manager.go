@@ -119,7 +119,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.queue.Start()
 	var worker sync.WaitGroup
-	worker.Go(contain.Guard("mirror.Start", "", func() {
+	worker.Go(contain.Loop(ctx, "mirror.Start", "", func(ctx context.Context) {
 		for {
 			name, quit := m.queue.Get()
 			if quit {

@@ -276,11 +276,16 @@ func (m *Manager) startWorker(w *worker) {
 	if ctx.Err() != nil {
 		return
 	}
-	m.group.Go(contain.Guard("podworker.run", string(w.uid), func() {
-		if w.waitToStart(ctx) && w.run(ctx) {
-			m.removeWorker(w)
+	m.group.Go(func() {
+		gone := false
+		// A worker that ended by a panic would leave its Pod as it is for ever.
+		contain.Loop(ctx, "podworker.run", string(w.uid), func(ctx context.Context) { gone = w.waitToStart(ctx) && w.run(ctx) })()
+		for range maxPanics {
+			if !gone || contain.Do("podworker.removeWorker", string(w.uid), func() error { m.removeWorker(w); return nil }) == nil {
+				return
+			}
 		}
-	}))
+	})
 }
 
 // removeWorker removes a worker of whose Pod nothing is left. A Pod that its source has again starts anew.
@@ -291,7 +296,19 @@ func (m *Manager) removeWorker(w *worker) {
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
 	m.deps.OnPodGone(w.uid) // the source of static Pods may now deliver the next Pod, even with the same UID
+	m.forgetWorker(w)
+	w.drainInbox() // nothing is posted any more
+	w.notifyGone()
+	m.retryDeferred(triggerRemoval)
+}
+
+// forgetWorker removes the worker from those that are known, and begins anew with a Pod that its source has again.
+func (m *Manager) forgetWorker(w *worker) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.workers[w.uid] != w {
+		return
+	}
 	delete(m.workers, w.uid)
 	m.countRequests(w, nil)
 	if again := w.recreated; again != nil {
@@ -301,8 +318,4 @@ func (m *Manager) removeWorker(w *worker) {
 		m.deps.Statuses.Observe(again)
 		m.addPod(again, w.attempts)
 	}
-	m.mu.Unlock()
-	w.drainInbox() // nothing is posted any more
-	w.notifyGone()
-	m.retryDeferred(triggerRemoval)
 }

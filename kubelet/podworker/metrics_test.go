@@ -22,6 +22,8 @@ import (
 type countingMetrics struct {
 	mu sync.Mutex
 	by map[string]int
+	// startPanics is how often WorkerStarted still panics.
+	startPanics int
 }
 
 var _ podworker.Metrics = (*countingMetrics)(nil)
@@ -30,6 +32,16 @@ func (c *countingMetrics) count(words ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.by[strings.TrimSpace(fmt.Sprintln(words...))]++
+}
+
+// WorkerStarted implements podworker.Metrics.
+func (c *countingMetrics) WorkerStarted(time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.startPanics > 0 {
+		c.startPanics--
+		panic("injected at the start of a worker")
+	}
 }
 
 // withPrefix returns the counts of calls that begin with the text.
@@ -49,7 +61,6 @@ func (c *countingMetrics) SandboxStarted(bool, error)                           
 func (c *countingMetrics) ContainerStarted(podutil.Kind, string, error)           {}
 func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)             {}
 func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
-func (c *countingMetrics) WorkerStarted(time.Duration)                            {}
 func (c *countingMetrics) SyncDuration(string, time.Duration)                     {}
 func (c *countingMetrics) OrphanedPod()                                           {}
 func (c *countingMetrics) ResizeInfeasible(detail string)                         { c.count("infeasible", detail) }

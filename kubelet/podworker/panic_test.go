@@ -7,7 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podworker"
 )
 
@@ -31,4 +34,27 @@ func TestPanicOfOnePodHarmsNoOther(t *testing.T) {
 	f.waitStatus("uid-new", "running", running)
 	f.waitStatus("uid-other", "still running", running)
 	require.Equal(t, 2, f.runtime.Calls("CreateContainer"), "no container was created again")
+}
+
+// TestPanicOfAWorkerItselfLosesNoPod panics outside of the steps that a worker contains, and once while what it has left is removed.
+func TestPanicOfAWorkerItselfLosesNoPod(t *testing.T) {
+	f := newFixture(t)
+	f.metrics.startPanics = 1
+	panicked := false
+	f.gone = func(types.UID) {
+		if !panicked {
+			panicked = true
+			panic("injected at the removal")
+		}
+	}
+	f.add(pod("bad"))
+	f.waitStatus("uid-bad", "running", running)
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: pod("bad", func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: f.clock.Now()}, new(int64(0))
+	})})
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: pod("bad")})
+	f.waitFor("its end", func() bool {
+		f.clock.Step(time.Second)
+		return !f.manager.Has("uid-bad")
+	})
 }

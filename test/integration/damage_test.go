@@ -178,7 +178,7 @@ func (c *cluster) startDamaged(t *testing.T, damaged []damagedFile) {
 	if c.cmd == nil {
 		refused := refusable("cluster.json") || refusable("pki/secrets.key", "pki/secrets-copy.key")
 		require.True(t, refused, "the start is refused (%v):\n%s", ended, c.out)
-		require.Regexp(t, `restore|--reset|backup`, c.out.String(), "it says what to do")
+		require.Regexp(t, `restore|--reset|backup|use that berth`, c.out.String(), "it says what to do")
 		return
 	}
 	c.waitKept(fmt.Sprint(damaged))

@@ -37,8 +37,8 @@ type Config struct {
 	UserNamespace bool
 	// StartedAt is when the start began, in nanoseconds since 1970.
 	StartedAt int64
-	// Init says that this process is the first one of the namespaces. Control is then the descriptor on which it receives the
-	// link's addresses, and whose end says that the outer process has ended.
+	// Init says that this process is the first one of the namespaces. Control is then the descriptor of the socket on which
+	// it reports that it receives signals, receives the link's addresses, and whose end says that the outer process has ended.
 	Init    bool
 	Control int
 	// Argv is the cluster's program with its arguments.

@@ -24,6 +24,10 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	signal.Ignore(syscall.SIGPIPE)
+	control := os.NewFile(uintptr(c.Control), "control")
+	if _, err := control.WriteString(handlersSet); err != nil {
+		return 0, nil //nolint:nilerr // the outer process has ended
+	}
 	// The lock is held until what the cluster leaves is removed.
 	lock := os.NewFile(uintptr(c.Lock), "lock")
 	defer lock.Close()
@@ -34,8 +38,8 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	if err := prepare(); err != nil {
 		return 1, err
 	}
-	control := bufio.NewReader(os.NewFile(uintptr(c.Control), "control"))
-	inner, err := readAddresses(control)
+	received := bufio.NewReader(control)
+	inner, err := readAddresses(received)
 	if errors.Is(err, errParentEnded) {
 		return 0, nil
 	}
@@ -48,7 +52,7 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	}
 	parentEnded := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, control) // until its other end is closed
+		_, _ = io.Copy(io.Discard, received) // until its other end is closed
 		close(parentEnded)
 	}()
 	reaper := newReaper(cluster)

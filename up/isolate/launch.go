@@ -46,34 +46,46 @@ func (c Config) Launch(ctx context.Context) (code int, err error) {
 	ended := make(chan int, 1)
 	go func() { ended <- wait(first) }()
 	if err := c.connect(ctx, link, first.Process.Pid, control); err != nil {
-		// The first process ends with its control pipe. If it has failed, it has said why.
+		// The first process ends with its control socket. If it has failed, it has said why.
 		_ = control.Close()
 		if code := <-ended; code != 0 {
 			err = nil
 		}
 		return 1, errors.Join(err, c.release(ctx), c.removeNewDataDir())
 	}
+	code = forward(first.Process, control, signals, ended)
+	return code, errors.Join(c.removeLink(link), control.Close(), c.release(ctx), c.removeNewDataDir())
+}
+
+// forward forwards signals to the first process until it ends, and returns its exit code. The kernel drops signals to the first process
+// of a PID namespace that has no handler for them, so they wait until it has.
+func forward(first *os.Process, control io.Reader, signals <-chan os.Signal, ended <-chan int) (code int) {
+	_, _ = control.Read(make([]byte, len(handlersSet))) // it returns, too, when the first process has ended
 	for {
 		select {
 		case came := <-signals:
-			_ = first.Process.Signal(came) // it may have ended
+			_ = first.Signal(came) // it may have ended
 		case code := <-ended:
-			return code, errors.Join(c.removeLink(link), control.Close(), c.release(ctx), c.removeNewDataDir())
+			return code
 		}
 	}
 }
 
-// startInit starts the first process of the namespaces. It waits for the link's address on the control pipe.
+// handlersSet is what the first process writes to its control socket when it receives signals.
+const handlersSet = "!"
+
+// startInit starts the first process of the namespaces. It waits for the link's address on the control socket.
 func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the program %s: %w", Program, err)
 	}
-	read, write, err := os.Pipe()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("make the control sockets: %w", err)
 	}
-	defer read.Close()
+	control, theirs := os.NewFile(uintptr(ends[0]), "control"), os.NewFile(uintptr(ends[1]), "control")
+	defer theirs.Close()
 	listener := os.NewFile(uintptr(c.Listener), "listener")
 	defer listener.Close() // connections are accepted by the cluster alone
 	inner, files := c, []*os.File{lock, listener}
@@ -86,7 +98,7 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 	}
 	first = exec.Command(program, inner.Args()...)
 	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
-	first.ExtraFiles = append(files, read)
+	first.ExtraFiles = append(files, theirs)
 	// A process group of its own, so that Ctrl-C on the terminal reaches this process alone, which forwards it.
 	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	if c.UserNamespace {
@@ -94,9 +106,9 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 	}
 	first.SysProcAttr.Setpgid = true
 	if err := first.Start(); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start the cluster in namespaces of its own: %w", err), write.Close())
+		return nil, nil, errors.Join(fmt.Errorf("start the cluster in namespaces of its own: %w", err), control.Close())
 	}
-	return first, write, nil
+	return first, control, nil
 }
 
 // connect connects the namespaces to the machine's network and lets the cluster start.

@@ -7,10 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // listen opens a UDP and a TCP port of one number.
 func listen(t *testing.T) (net.PacketConn, net.Listener) {

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/contain"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
@@ -44,6 +45,7 @@ func start(args []string) int {
 		fmt.Fprintf(os.Stderr, "berth-controlplane: %v\n", err)
 		return exitUsage
 	}
+	contain.Install()
 	// The cluster goes on when the reader of standard output has ended.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := stopContext()

@@ -11,6 +11,8 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of API requests
 	_ "k8s.io/component-base/metrics/prometheus/version"  // the metric kubernetes_build_info
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // proxyCommand is the first argument that makes this program kube-proxy. It is a process of its own because upstream's
@@ -23,7 +25,8 @@ const certificateReloadVariable = "BERTH_CERTIFICATE_RELOAD"
 // runProxy runs upstream's kube-proxy with its own flags and returns the exit code. Any signal ends it at once: the kernel
 // goes on forwarding by the rules that it wrote.
 func runProxy(args []string) int {
-	go tuneMemory(context.Background()) // until the process ends
+	contain.Install()
+	go contain.Guard("proxy.tuneMemory", func() { tuneMemory(context.Background()) })() // until the process ends
 	if reload, err := time.ParseDuration(os.Getenv(certificateReloadVariable)); err == nil {
 		transport.CertCallbackRefreshDuration = reload
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/codepages"
 	"github.com/berth-dev/berth/controlplane/apiserver"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/contain"
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
 	"github.com/berth-dev/berth/controlplane/encryption"
@@ -141,14 +142,14 @@ func livez(admin kubernetes.Interface) func(ctx context.Context) error {
 func goWhenStarted(ctx context.Context, started <-chan struct{}, run func(ctx context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() {
+	go contain.Guard("controlplane.background", func() {
 		defer close(ended)
 		select {
 		case <-started:
 			run(ctx)
 		case <-ctx.Done():
 		}
-	}()
+	})()
 	return func() {
 		cancel()
 		<-ended

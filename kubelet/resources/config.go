@@ -118,13 +118,13 @@ func complete(deps *Deps, config *Config) error {
 // newManagers sets the managers of the kinds of resources.
 func (m *Manager) newManagers() (err error) {
 	deps, config := &m.deps, &m.config
-	if m.cpus, err = cpus.New(cpus.Deps{Topology: deps.Topology, Metrics: m.metrics}, cpus.Config{
+	if m.cpus, err = cpus.New(cpus.Deps{Topology: deps.Topology, Metrics: m.metrics, Logger: deps.Logger}, cpus.Config{
 		Static: config.StaticCPUs, Options: config.CPUOptions, Reserved: config.ReservedCPUs, ReservedCount: config.ReservedCPUCount,
 		Dir: config.Dir,
 	}); err != nil {
 		return err
 	}
-	if m.memory, err = memory.New(memory.Deps{Topology: deps.Topology, Metrics: m.metrics}, memory.Config{
+	if m.memory, err = memory.New(memory.Deps{Topology: deps.Topology, Metrics: m.metrics, Logger: deps.Logger}, memory.Config{
 		Static: config.StaticMemory, Reserved: config.ReservedMemory, Dir: config.Dir,
 	}); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"slices"
 
@@ -35,18 +36,27 @@ type File struct {
 	Manager string
 }
 
+// ErrDamaged says that the file at the path is none that a kubelet has written, or has changed since.
+var ErrDamaged = errors.New("damaged")
+
+// policies are those of all managers.
+var policies = []string{"none", "static", "None", "Static", "BestEffort"}
+
 // Path returns the path of the file.
 func (f File) Path() string { return filepath.Join(f.Dir, f.Name) }
 
 // Read decodes the file of a policy into the content. found is false if there is none. A file that is damaged, or of another policy,
-// is an error.
+// is an error; that of a damaged one wraps ErrDamaged.
 func (f File) Read(policy string, into Content) (found bool, err error) {
 	data, err := statefile.Read(f.Path(), maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		err = decode(data, policy, into)
+	case errors.Is(err, statefile.ErrDamaged):
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the %s's state %s: %w; drain the node and remove the file", f.Manager, f.Path(), err)
@@ -54,18 +64,35 @@ func (f File) Read(policy string, into Content) (found bool, err error) {
 	return true, nil
 }
 
+// ReadOrSetAside reads the file of a policy without decisions that running containers depend on: a damaged one is set aside, and found is
+// false then.
+func (f File) ReadOrSetAside(logger *slog.Logger, policy string, into Content) (found bool, err error) {
+	found, err = f.Read(policy, into)
+	if !errors.Is(err, ErrDamaged) {
+		return found, err
+	}
+	statefile.SetAside(logger, f.Path(), err, "none: the policy of the "+f.Manager+" gives containers nothing of their own")
+	return false, nil
+}
+
 func decode(data []byte, policy string, into Content) error {
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("not a state: %w", err)
+		return fmt.Errorf("%w: not a state: %w", ErrDamaged, err)
 	}
 	stored, sums := into.Stored(), into.Sums()
 	if stored != 0 && !slices.Contains(sums, stored) {
-		return fmt.Errorf("its checksum is %d, that of its content is %d", stored, sums[0])
+		return fmt.Errorf("%w: its checksum is %d, that of its content is %d", ErrDamaged, stored, sums[0])
+	}
+	if !slices.Contains(policies, into.Policy()) {
+		return fmt.Errorf("%w: it is of the policy %q", ErrDamaged, into.Policy())
 	}
 	if into.Policy() != policy {
 		return fmt.Errorf("configured policy %q differs from state checkpoint policy %q", policy, into.Policy())
 	}
-	return into.Check()
+	if err := into.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return nil
 }
 
 // Write replaces the file.

@@ -1,8 +1,10 @@
 package cpus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 
@@ -19,10 +21,12 @@ const (
 	policyStatic = "static"
 )
 
-// Deps holds what a Manager needs; all are required.
+// Deps holds what a Manager needs.
 type Deps struct {
 	Topology *machine.Topology
 	Metrics  *metrics.Metrics
+	// Logger may be nil.
+	Logger *slog.Logger
 }
 
 // Config holds the values of a Manager.
@@ -43,6 +47,7 @@ type Manager struct {
 	topology *machine.Topology
 	config   Config
 	policy   string
+	logger   *slog.Logger
 	// reserved are the reserved CPUs, and reservedCores all CPUs of their cores.
 	reserved, reservedCores cpuset.CPUSet
 	metrics                 *metrics.Metrics
@@ -63,7 +68,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	case deps.Metrics == nil:
 		return nil, errors.New("cpus: Deps.Metrics is required")
 	}
-	m := &Manager{topology: deps.Topology, config: config, policy: policyNone, metrics: deps.Metrics}
+	m := &Manager{topology: deps.Topology, config: config, policy: policyNone, logger: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)), metrics: deps.Metrics}
 	if config.Static {
 		m.policy = policyStatic
 		return m, m.reserve()
@@ -72,9 +77,10 @@ func New(deps Deps, config Config) (*Manager, error) {
 }
 
 // Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or
-// does not match the machine and the reserved CPUs: then running containers have CPUs that cannot be kept.
+// does not match the machine and the reserved CPUs: then running containers have CPUs that cannot be kept. A damaged one is an error
+// only if containers have CPUs of their own.
 func (m *Manager) Open() error {
-	read, found, err := readState(m.config.Dir, m.policy)
+	read, found, err := m.readState()
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
 package memory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -19,10 +21,12 @@ const (
 	policyStatic = "Static"
 )
 
-// Deps holds what a Manager needs; all are required.
+// Deps holds what a Manager needs.
 type Deps struct {
 	Topology *machine.Topology
 	Metrics  *metrics.Metrics
+	// Logger may be nil.
+	Logger *slog.Logger
 }
 
 // Config holds the values of a Manager.
@@ -40,6 +44,7 @@ type Manager struct {
 	topology *machine.Topology
 	config   Config
 	policy   string
+	logger   *slog.Logger
 	metrics  *metrics.Metrics
 
 	mu    sync.RWMutex // guards state
@@ -58,7 +63,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	case deps.Metrics == nil:
 		return nil, errors.New("memory: Deps.Metrics is required")
 	}
-	m := &Manager{config: config, policy: policyNone, metrics: deps.Metrics, topology: deps.Topology}
+	m := &Manager{config: config, policy: policyNone, logger: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)), metrics: deps.Metrics, topology: deps.Topology}
 	if config.Static {
 		m.policy = policyStatic
 	}
@@ -66,9 +71,9 @@ func New(deps Deps, config Config) (*Manager, error) {
 }
 
 // Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or
-// does not match the machine and what is reserved.
+// does not match the machine and what is reserved. A damaged one is an error only if containers have memory of chosen nodes.
 func (m *Manager) Open() error {
-	read, found, err := readState(m.config.Dir, m.policy)
+	read, found, err := m.readState()
 	if err != nil {
 		return err
 	}

@@ -129,10 +129,16 @@ func stateFile(dir string) checkpoint.File {
 	return checkpoint.File{Dir: dir, Name: StateFile, Manager: "memory manager"}
 }
 
-// readState reads the file of a policy. found is false if there is none.
-func readState(dir, policy string) (s state, found bool, err error) {
+// readState reads the file of the policy. found is false if there is none, or if a damaged one was set aside.
+func (m *Manager) readState() (s state, found bool, err error) {
 	var c fileContent
-	if found, err = stateFile(dir).Read(policy, &c); err != nil || !found {
+	file := stateFile(m.config.Dir)
+	if m.config.Static {
+		found, err = file.Read(m.policy, &c)
+	} else {
+		found, err = file.ReadOrSetAside(m.logger, m.policy, &c)
+	}
+	if err != nil || !found {
 		return state{}.clone(), false, err
 	}
 	return state{nodes: c.MachineState, given: c.Entries}.clone(), true, nil

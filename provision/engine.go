@@ -143,10 +143,11 @@ func (e *engine) run(ctx context.Context) error {
 	e.synced.Store(true)
 	defer e.synced.Store(false)
 
+	lasting := context.WithoutCancel(ctx) // workers end when their queue is shut down and empty
 	var syncing, cleaning, calling sync.WaitGroup
 	start := func(group *sync.WaitGroup, count int, from queue, handle func(context.Context, string)) {
 		for range count {
-			group.Go(worker(ctx, from, handle))
+			group.Go(contain.Loop(lasting, "provision.run", "", func(context.Context) { work(ctx, from, handle) }))
 		}
 	}
 	start(&syncing, syncWorkers, e.queues.claims, e.syncClaim)
@@ -174,11 +175,6 @@ func (e *engine) run(ctx context.Context) error {
 
 // panicDelay is when a key is handled again whose handler panicked.
 const panicDelay = time.Minute
-
-// worker returns a function that works, also after a panic, until the queue is shut down and empty: the end of ctx does not end it.
-func worker(ctx context.Context, from queue, handle func(context.Context, string)) func() {
-	return contain.Loop(context.WithoutCancel(ctx), "provision.run", "", func(context.Context) { work(ctx, from, handle) })
-}
 
 // work handles keys until the queue is shut down and empty. Handlers begin nothing new once ctx has ended.
 func work(ctx context.Context, from queue, handle func(context.Context, string)) {

@@ -164,9 +164,10 @@ func (s *queueStore) Run(ctx context.Context, threadiness int) {
 		queue.Add(name)
 	}
 	s.mu.Unlock()
+	lasting := context.WithoutCancel(ctx) // workers end when the queue is shut down and empty
 	var workers sync.WaitGroup
 	for range max(threadiness, 1) {
-		workers.Go(worker(ctx, queue, s.save))
+		workers.Go(contain.Loop(lasting, "provision.Run", "", func(context.Context) { work(ctx, queue, s.save) }))
 	}
 	<-ctx.Done()
 	queue.ShutDown()

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/plugin/registry"
 
 	"github.com/berth-dev/berth/codepages"
+	"github.com/berth-dev/berth/containers/shim/guard"
 )
 
 // idleAfter is how long there must be no event of containerd until it counts as idle; the start counts as one.
@@ -41,7 +42,7 @@ func init() {
 				return nil, fmt.Errorf("the events of containerd are a %T, which has no subscriptions", instance)
 			}
 			received, failed := subscriber.Subscribe(ic.Context)
-			go run(ic.Context, received, failed, release)
+			guard.Go(ic.Context, "idle-memory", func() { run(ic.Context, received, failed, release) })
 			codepages.ReleaseWhileIdle(ic.Context, func(err error) { log.G(ic.Context).WithError(err).Warn(releaseFailed) })
 			return struct{}{}, nil
 		},

@@ -22,6 +22,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
+
+	"github.com/berth-dev/berth/dns/contain"
 )
 
 const (
@@ -63,7 +65,7 @@ func setup(c *caddy.Controller) error {
 	// The event comes when this instance serves and, after a reload, the one before has stopped.
 	caddy.RegisterEventHook(fmt.Sprintf("%s %p", name, l), func(event caddy.EventName, _ any) error {
 		if event == caddy.InstanceStartupEvent {
-			go l.probe(ctx, address(config))
+			go contain.Guard("loop.probe", func() { l.probe(ctx, address(config)) })()
 		}
 		return nil
 	})

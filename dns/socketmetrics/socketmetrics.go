@@ -17,6 +17,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-dev/berth/dns/contain"
 )
 
 // Name is the directive of the Corefile. Its argument is the path of the socket.
@@ -85,8 +87,9 @@ func (s *server) start() error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.Handler())
-	s.http = &http.Server{Handler: mux, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout}
-	go func(server *http.Server) { _ = server.Serve(listener) }(s.http) // it ends with stop
+	s.http = &http.Server{Handler: contain.Handler("socketmetrics", mux), ReadTimeout: requestTimeout, WriteTimeout: requestTimeout}
+	server := s.http
+	go contain.Guard("socketmetrics.serve", func() { _ = server.Serve(listener) })() // it ends with stop
 	return nil
 }
 

@@ -250,7 +250,7 @@ func (l *link) remove() error {
 func (l *link) relay(ctx context.Context, pid int, servers []netip.Addr) (err error) {
 	l.relays, err = listenInside(ctx, pid, servers)
 	for _, relay := range l.relays {
-		l.running.Go(func() { relay.run(ctx) })
+		l.running.Go(contained("isolate.relay", func() { relay.run(ctx) }))
 	}
 	return err
 }

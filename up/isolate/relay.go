@@ -58,7 +58,7 @@ func listenInside(ctx context.Context, pid int, servers []netip.Addr) ([]*relay,
 func (r *relay) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { r.relayPackets(ctx, &running) })
+	running.Go(contained("isolate.relayPackets", func() { r.relayPackets(ctx, &running) }))
 	for {
 		connection, err := r.streams.Accept()
 		if err != nil {
@@ -68,10 +68,10 @@ func (r *relay) run(ctx context.Context) {
 			_ = connection.Close()
 			continue
 		}
-		running.Go(func() {
+		running.Go(contained("isolate.relayStream", func() {
 			defer r.free()
 			r.relayStream(ctx, connection)
-		})
+		}))
 	}
 }
 
@@ -99,13 +99,13 @@ func (r *relay) relayPackets(ctx context.Context, running *sync.WaitGroup) {
 			continue
 		}
 		request := append([]byte(nil), buffer[:n]...)
-		running.Go(func() {
+		running.Go(contained("isolate.exchange", func() {
 			defer r.free()
 			// A lost request or reply is repeated by the client.
 			if reply, err := r.exchange(ctx, request); err == nil {
 				_, _ = r.packets.WriteTo(reply, client)
 			}
-		})
+		}))
 	}
 }
 
@@ -138,7 +138,7 @@ func (r *relay) relayStream(ctx context.Context, client net.Conn) {
 	}
 	defer server.Close()
 	var running sync.WaitGroup
-	running.Go(func() { pass(server, client) })
+	running.Go(contained("isolate.pass", func() { pass(server, client) }))
 	pass(client, server)
 	running.Wait()
 }

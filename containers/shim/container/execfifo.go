@@ -1,6 +1,7 @@
 package container
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/containers/shim/guard"
 )
 
 // execFIFO is the FIFO in runc's state of a container that is created and not started: its first process opens it for writing, which
@@ -26,13 +29,13 @@ func startInit(stateDir string, ended <-chan struct{}) error {
 	defer fifo.Close()
 	done := make(chan struct{})
 	defer close(done)
-	go func() {
+	guard.Go(context.Background(), "container.startInit", func() { // it only waits for one of both
 		select {
 		case <-ended:
 			_ = fifo.SetReadDeadline(time.Unix(1, 0))
 		case <-done:
 		}
-	}()
+	})
 	n, err := readFIFO(fifo)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// The process may have written before it ended.

@@ -165,6 +165,11 @@ vm-test: build ## run Berth's tests that need systemd or cgroup v2 in virtual ma
 	@./hack/install.sh $(VM_PACKAGES)
 	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v -skip '^TestKubeadm$$' . $(ARGS)
 
+.PHONY: vm-power-cuts
+vm-power-cuts: build ## cut the power of a machine CUTS=200 times at random moments; goes on where it was interrupted (root; bin/power-cuts.json)
+	@./hack/install.sh $(VM_PACKAGES)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 0 -v -run '^TestPowerCuts$$' . -cuts $(or $(CUTS),200) -cuts-state $(BIN)/power-cuts.json $(ARGS)
+
 .PHONY: vm-short
 vm-short: ## run the part of vm-test that CI runs: a kubelet under systemd (root; after make build; 10 minutes at most)
 	@./hack/vm-short.sh $(VM_PACKAGES)

@@ -79,17 +79,24 @@ func importImage(t *testing.T, m *Machine, share string, archive []byte) {
 // pauseArchive returns a docker archive with the pause image of make build.
 func pauseArchive(t *testing.T) []byte {
 	t.Helper()
-	program, err := os.ReadFile(filepath.Join(*programs, "images", "pause"))
+	return programArchive(t, filepath.Join(*programs, "images", "pause"), pauseImage)
+}
+
+// programArchive returns the archive of an image that has one program, and runs it.
+func programArchive(t *testing.T, path, image string) []byte {
+	t.Helper()
+	program, err := os.ReadFile(path)
 	require.NoError(t, err)
-	layer := tarFile(t, map[string][]byte{"pause": program})
+	name := filepath.Base(path)
+	layer := tarFile(t, map[string][]byte{name: program})
 	sum := sha256.Sum256(layer)
 	config, err := json.Marshal(map[string]any{
-		"architecture": "amd64", "os": "linux", "config": map[string]any{"Entrypoint": []string{"/pause"}},
+		"architecture": "amd64", "os": "linux", "config": map[string]any{"Entrypoint": []string{"/" + name}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
 	require.NoError(t, err)
 	manifest, err := json.Marshal([]map[string]any{{
-		"Config": "config.json", "RepoTags": []string{pauseImage}, "Layers": []string{"layer.tar"},
+		"Config": "config.json", "RepoTags": []string{image}, "Layers": []string{"layer.tar"},
 	}})
 	require.NoError(t, err)
 	return tarFile(t, map[string][]byte{"manifest.json": manifest, "config.json": config, "layer.tar": layer})

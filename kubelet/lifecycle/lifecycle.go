@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +25,6 @@ const ReasonHTTPFallback = "LifecycleHTTPFallback"
 
 // maxResponseBody is how much of a hook's HTTP response is read before the connection is closed, in bytes.
 const maxResponseBody = 10 << 10
-
-// maxOutput is how much of the output of a hook's command is kept, in bytes. A command can write 16 MiB.
-const maxOutput = 4 << 10
 
 // Deps are what a Runner needs from others. Exec is required; the rest may be nil.
 type Deps struct {
@@ -57,11 +53,10 @@ type Target struct {
 }
 
 // Error is the failure of a hook. Its text is meant for the event FailedPostStartHook or FailedPreStopHook of the caller
-// and never contains the output of the hook's command, which may be confidential; Output has that.
+// and never contains the output of the hook's command, which may be confidential.
 type Error struct {
-	Step   string // what was run: exec, httpGet, sleep
-	Output string // of the command, for logs only
-	Err    error
+	Step string // what was run: exec, httpGet, sleep
+	Err  error
 }
 
 // Error implements error.
@@ -125,22 +120,14 @@ func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.Exec
 	if err == nil && resp.ExitCode == 0 {
 		return nil
 	}
-	var output string
+	var output int
 	if err == nil {
-		output = clip(slices.Concat(resp.Stdout, resp.Stderr))
+		output = len(resp.Stdout) + len(resp.Stderr)
 		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), resp.ExitCode)
 	}
 	r.logger.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
-		"container", target.Container.Name, "command", action.Command, "output", output, "error", err)
-	return &Error{Step: "exec", Output: output, Err: err}
-}
-
-// clip returns the end of a command's output.
-func clip(output []byte) string {
-	if over := len(output) - maxOutput; over > 0 {
-		return fmt.Sprintf("(%d bytes omitted) %s", over, strings.ToValidUTF8(string(output[over:]), ""))
-	}
-	return string(output)
+		"container", target.Container.Name, "command", action.Command, "outputBytes", output, "error", err) // the output may be a Secret
+	return &Error{Step: "exec", Err: err}
 }
 
 // runHTTP sends the request. Any response status counts as success.

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/hex"
@@ -29,19 +30,24 @@ func TestHardening(t *testing.T) {
 	importShell(t, c)
 	canary := newCanary(t)
 	c.mustRun("kubectl", "create", "secret", "generic", "canary", "--from-literal=value="+canary)
-	// It is mounted, in the environment, printed by a hook that fails, and in a command that fails.
+	// It is mounted, in the environment, and printed by a hook that fails.
 	c.apply(podManifest("user", shell(`test "$VALUE" = "$(cat /secret/value)" || exit 1; `+sleepScript,
 		`"env": [{"name": "VALUE", "valueFrom": {"secretKeyRef": {"name": "canary", "key": "value"}}}],
 		"volumeMounts": [{"name": "secret", "mountPath": "/secret"}]`),
 		`"volumes": [{"name": "secret", "secret": {"secretName": "canary"}}]`))
 	c.waitPod("name=user", "ready", isReady)
+	c.apply(podManifest("hook", shell(sleepScript, `"env": [{"name": "VALUE", "valueFrom": {"secretKeyRef": {"name": "canary", "key": "value"}}}],
+		"lifecycle": {"postStart": {"exec": {"command": ["/bin/busybox", "sh", "-c", "echo $VALUE; echo $VALUE >&2; exit 3"]}}}`), ""))
+	require.NoError(t, c.poll(func(context.Context) bool {
+		return strings.Contains(c.mustRun("kubectl", "get", "events"), "FailedPostStartHook")
+	}))
 
 	t.Run("secrets", func(t *testing.T) { c.checkCanary(t, canary) })
 	t.Run("audit", func(t *testing.T) { c.checkAudit(t) })
 	t.Run("people", func(t *testing.T) { c.checkPeople(t) })
 	t.Run("files", func(t *testing.T) { c.checkModes(t) })
 	t.Run("benchmark", func(t *testing.T) { c.checkBenchmark(t, false) })
-	c.mustRun("kubectl", "delete", "pod", "user", "--wait=true", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "pod", "user", "hook", "--wait=true", "--timeout=2m")
 	c.stop()
 	t.Run("store", func(t *testing.T) {
 		require.Empty(t, filesWith(t, c.dataDir, canary), "the Secret is in plain in these files")
@@ -87,8 +93,8 @@ func (c *cluster) checkCanary(t *testing.T, canary string) {
 	require.Empty(t, filesWith(t, filepath.Join(c.dataDir, "etcd"), canary))
 	pages := map[string]string{
 		"events":  c.mustRun("kubectl", "get", "events", "-A", "-o", "json"),
-		"explain": c.mustRun("explain", "pod/user", "-o", "json"),
-		"doctor":  func() string { out, _ := c.run("doctor"); return out }(),
+		"explain": c.mustRun("explain", "pod/user", "-o", "json"), "hook": c.mustRun("explain", "pod/hook", "-o", "json"),
+		"doctor": func() string { out, _ := c.run("doctor"); return out }(),
 	}
 	for _, path := range []string{"configz", "metrics", "statusz", "pods"} { // berth up has no /flagz
 		pages[path] = c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/"+path)

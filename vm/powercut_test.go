@@ -1,0 +1,245 @@
+//go:build vm
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	cuts      = flag.Int("cuts", 1, "how many times in all TestPowerCuts cuts the power of its machine")
+	cutsState = flag.String("cuts-state", "", "file in which TestPowerCuts keeps its seed and how many cuts it has done, to go on there")
+)
+
+const (
+	// cutsShare is where the machine has the programs, cutsDir the cluster.
+	cutsShare, cutsDir = "/berth", "/var/lib/berth"
+	// cutsStart is how long a cluster may take to start, in seconds: without KVM it takes some minutes.
+	cutsStart  = 1800
+	cutsBerth  = cutsShare + "/berth --data-dir " + cutsDir + " "
+	cutsWriter = "berth.dev/busybox:cuts"
+)
+
+// cutsUnit starts the cluster with the machine.
+const cutsUnit = `[Unit]
+After=network.target
+[Service]
+Environment=HOME=/root
+ExecStart=` + cutsBerth + `up --eviction-hard=memory.available<0%,nodefs.available<0%,imagefs.available<0%
+KillMode=process
+Restart=always
+Delegate=yes
+TasksMax=infinity
+LimitNOFILE=1048576
+[Install]
+WantedBy=multi-user.target
+`
+
+// cutsManifest is a Pod with a disk, and a class whose volumes are made at once.
+const cutsManifest = `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: cuts}
+provisioner: csi.berth.dev
+volumeBindingMode: Immediate
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {storageClassName: berth-loop, accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: writer}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: disk}}]
+  containers:
+  - {name: main, image: "` + cutsWriter + `", imagePullPolicy: Never, command: [/busybox, sleep, "1000000"], volumeMounts: [{name: disk, mountPath: /disk}]}
+`
+
+// cutsProgress is what a run that was interrupted needs to go on.
+type cutsProgress struct {
+	Seed uint64 `json:"seed"`
+	Cuts int    `json:"cuts"`
+}
+
+// TestPowerCuts cuts the power of a machine at random moments while numbers are written to a volume, each flushed, and objects and volumes are
+// made by the API of a cluster that is a service of the machine. This process, which keeps its power, records what was acknowledged. After
+// each cut the cluster comes up with the machine and the Pod runs again without a person; everything that was acknowledged is there, and no
+// file system has an error.
+func TestPowerCuts(t *testing.T) {
+	progress := loadCuts(t)
+	t.Logf("seed %d, %d cuts done before", progress.Seed, progress.Cuts)
+	m := startCutsMachine(t)
+	acknowledged := &acknowledgements{}
+	for ; progress.Cuts < *cuts; progress.Cuts++ {
+		random := rand.New(rand.NewPCG(progress.Seed, uint64(progress.Cuts)))
+		before := acknowledged.count()
+		var working sync.WaitGroup
+		for _, work := range []string{writeNumbers, makeObjects(progress.Cuts)} {
+			working.Go(func() { _ = m.Run(t.Context(), work, IO{Stdout: &lineWriter{to: acknowledged}}) }) // it ends with the machine
+		}
+		require.Eventually(t, func() bool { return acknowledged.has(before, "number ") && acknowledged.has(before, "claim ") }, 15*time.Minute, 100*time.Millisecond,
+			"nothing is acknowledged")
+		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond) // a random moment is what this is about
+		require.NoError(t, m.PowerCut())
+		working.Wait()
+		began := time.Now()
+		require.NoError(t, m.Boot(t.Context()))
+		waitFor(t, m, cutsStart, cutsBerth+"kubectl exec writer -- /busybox true")
+		up := time.Since(began).Round(time.Second)
+		requireAcknowledged(t, m, acknowledged)
+		require.Empty(t, output(t, m, "dmesg | grep -E 'EXT4-fs.*(error|corrupt)|I/O error' || true"))
+		t.Logf("cut %d: %d acknowledged, up after %s", progress.Cuts+1, acknowledged.count(), up)
+		progress.save(t, progress.Cuts+1)
+	}
+	output(t, m, cutsBerth+"kubectl delete pod --all --timeout=10m && systemctl stop berth")
+	for disk := range strings.FieldsSeq(output(t, m, "echo "+cutsDir+"/disks/volumes/*/disk.img")) {
+		output(t, m, "[ \"$(blkid -o value -s TYPE "+disk+")\" = \"\" ] || e2fsck -f -n "+disk) // a claim that no Pod has used has no file system
+	}
+}
+
+func loadCuts(t *testing.T) cutsProgress {
+	t.Helper()
+	progress := cutsProgress{Seed: uint64(time.Now().UnixNano())}
+	if data, err := os.ReadFile(*cutsState); err == nil {
+		require.NoError(t, json.Unmarshal(data, &progress), *cutsState)
+	}
+	return progress
+}
+
+func (p cutsProgress) save(t *testing.T, done int) {
+	t.Helper()
+	if *cutsState == "" {
+		return
+	}
+	p.Cuts = done
+	data, err := json.Marshal(p)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(*cutsState, data, 0o600))
+}
+
+// startCutsMachine boots the machine, and starts the cluster and the Pod.
+func startCutsMachine(t *testing.T) *Machine {
+	t.Helper()
+	share := t.TempDir()
+	for _, name := range []string{
+		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2",
+		"containerd-shim-berth-v1", "runc", "cni", "images",
+	} {
+		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(share, "busybox.tar"), programArchive(t, "/bin/busybox", cutsWriter), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(share, "cuts.yaml"), []byte(cutsManifest), 0o600))
+	m := start(t, Options{Shares: []Share{{Dir: share, Path: cutsShare}}, Name: "node", MemoryMiB: 3072})
+	require.NoError(t, m.Run(t.Context(), "cat > /etc/systemd/system/berth.service", IO{Stdin: strings.NewReader(cutsUnit)}))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.Output(context.WithoutCancel(t.Context()), cutsBerth+"explain pod writer; journalctl --no-pager -b -u berth -n 60"))
+		}
+	})
+	output(t, m, "systemctl daemon-reload && systemctl -q enable --now berth")
+	for _, command := range []string{
+		"images import " + cutsShare + "/busybox.tar", "kubectl apply -f " + cutsShare + "/cuts.yaml", "kubectl wait pod/writer --for=condition=Ready --timeout=5s",
+	} {
+		waitFor(t, m, cutsStart, cutsBerth+command)
+	}
+	return m
+}
+
+// writeNumbers writes one number after the other to the volume, and prints each when it is flushed.
+const writeNumbers = cutsBerth + `kubectl exec writer -- /busybox sh -c 'n=$(/busybox tail -n 1 /disk/numbers 2>/dev/null)
+while :; do n=$((n+1)); echo $n >> /disk/numbers && /busybox fsync /disk/numbers && echo number $n; /busybox sleep 0.1; done'`
+
+// makeObjects makes Secrets, and claims with their volumes, and prints the name of each that is there.
+func makeObjects(round int) string {
+	return fmt.Sprintf(`for i in $(seq 1000); do name=r%d-$i
+		%[2]s kubectl create secret generic $name --from-literal=value=$name >/dev/null && echo secret $name
+		%[2]s kubectl create -f - >/dev/null <<END && %[2]s kubectl wait pvc/$name --for=jsonpath='{.status.phase}'=Bound --timeout=60s >/dev/null && echo claim $name
+{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "$name"}, "spec": {"storageClassName": "cuts", "accessModes": ["ReadWriteOnce"],
+	"resources": {"requests": {"storage": "4Mi"}}}}
+END
+	done`, round, cutsBerth)
+}
+
+// acknowledgements are the lines that the machine has printed.
+type acknowledgements struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// lineWriter passes whole lines on: a power cut may cut the last one off.
+type lineWriter struct {
+	to   *acknowledgements
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (w *lineWriter) Write(data []byte) (int, error) {
+	w.rest = append(w.rest, data...)
+	w.to.mu.Lock()
+	defer w.to.mu.Unlock()
+	for {
+		line, rest, ok := bytes.Cut(w.rest, []byte("\n"))
+		if !ok {
+			return len(data), nil
+		}
+		w.to.all, w.rest = append(w.to.all, string(line)), rest
+	}
+}
+
+func (a *acknowledgements) lines() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.all)
+}
+
+func (a *acknowledgements) count() int { return len(a.lines()) }
+
+// has reports whether a line after the first ones begins with the text.
+func (a *acknowledgements) has(after int, beginning string) bool {
+	return slices.ContainsFunc(a.lines()[after:], func(line string) bool { return strings.HasPrefix(line, beginning) })
+}
+
+// requireAcknowledged compares what the cluster has with what was acknowledged.
+func requireAcknowledged(t *testing.T, m *Machine, acknowledged *acknowledgements) {
+	t.Helper()
+	numbers := strings.Fields(output(t, m, cutsBerth+"kubectl exec writer -- /busybox cat /disk/numbers"))
+	for i, number := range numbers {
+		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", numbers)
+	}
+	there := strings.Fields(output(t, m, cutsBerth+`kubectl get secrets,pvc -o 'go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{with .status.phase}}{{.}}{{end}} {{end}}'`))
+	images := strings.Fields(output(t, m, "ls "+cutsDir+"/disks/volumes"))
+	bound := 0
+	for _, line := range acknowledged.lines() {
+		kind, name, _ := strings.Cut(line, " ")
+		switch kind {
+		case "number":
+			number, err := strconv.Atoi(name)
+			require.NoError(t, err, line)
+			require.LessOrEqual(t, number, len(numbers), "a number that was flushed is lost")
+		case "secret":
+			require.Contains(t, there, "Secret/"+name+"/")
+		case "claim":
+			bound++
+			require.Contains(t, there, "PersistentVolumeClaim/"+name+"/Bound")
+		}
+	}
+	require.GreaterOrEqual(t, len(images), bound+1, "a volume that was acknowledged is lost")
+}

@@ -78,6 +78,7 @@ thirdparty: ## build or unpack the programs that tests run: the sidecars of CSI,
 	@cd test/thirdparty/helm && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/sample-device-plugin k8s.io/kubernetes/test/images/sample-device-plugin
 	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/dra-test-driver k8s.io/kubernetes/test/e2e/dra/test-driver
+	@cd test/commits && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/commits .
 	@cd test/operator && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/operator .
 
 .PHONY: test
@@ -151,6 +152,16 @@ ROUNDS ?= 500
 volume-rounds: build ## kill kubelet, driver, containerd and controllers while Pods use volumes: ROUNDS=500 (root; 5 s a round)
 	@$(GO) test -tags integration -count=1 -timeout 8h -run TestVolumesSurviveWhateverDies -v ./test/integration -volume-rounds $(ROUNDS)
 
+.PHONY: postgres-rounds
+postgres-rounds: build thirdparty ## kill everything below a PostgreSQL, restore its snapshots, expand its disk: ROUNDS=200 (root; 15 s a round; SEED=… FROM=… go on)
+	@$(GO) test -tags integration -count=1 -timeout 0 -run '^TestPostgresLosesNothing$$' -v ./test/integration -postgres-rounds $(if $(filter file,$(origin ROUNDS)),200,$(ROUNDS)) \
+		-seed $(or $(SEED),0) -postgres-from $(or $(FROM),0) -keep-logs $(BIN)/logs $(ARGS)
+
+.PHONY: postgres-moves
+postgres-moves: build thirdparty ## move a PostgreSQL between two nodes that are drained, lose their power, are cut off: MOVES=30 (root; a minute a move)
+	@$(GO) test -tags integration -count=1 -timeout 0 -run '^(TestPostgresIsNeverMountedTwice|TestWitnessSeesDoubleMounts)$$' -v ./test/integration -postgres-moves $(or $(MOVES),30) \
+		-seed $(or $(SEED),0) -postgres-from $(or $(FROM),0) -keep-logs $(BIN)/logs $(ARGS)
+
 # What the virtual machine of the tests is made and run with.
 VM_PACKAGES := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs
 
@@ -163,7 +174,12 @@ vm: ## boot a Debian machine with systemd and cgroup v2 and run RUN='…' in it:
 .PHONY: vm-test
 vm-test: build ## run Berth's tests that need systemd or cgroup v2 in virtual machines (root; half an hour without KVM)
 	@./hack/install.sh $(VM_PACKAGES)
-	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v -skip '^TestKubeadm$$' . $(ARGS)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 90m -v -skip '^(TestKubeadm|TestPostgresSurvivesPowerCuts)$$' . $(ARGS)
+
+.PHONY: vm-postgres
+vm-postgres: build thirdparty ## cut the power of a virtual machine while a PostgreSQL commits in it: CUTS=10 (root; 3 to 5 minutes a cut without KVM)
+	@./hack/install.sh $(VM_PACKAGES)
+	@cd vm && $(GO) test -tags vm -count=1 -timeout 0 -v -run '^TestPostgresSurvivesPowerCuts$$' . -power-cuts $(or $(CUTS),10) -power-seed $(or $(SEED),0) $(ARGS)
 
 .PHONY: vm-power-cuts
 vm-power-cuts: build ## cut the power of a machine CUTS=200 times at random moments; goes on where it was interrupted (root; bin/power-cuts.json)

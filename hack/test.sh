@@ -51,7 +51,7 @@ modules() {
 	(cd containers && go test -vet=off -tags "seccomp runc_nocriu" ./idlememory ./shim/...) || failed=1
 	(cd conformance && go test -vet=off ./internal/... ./cmd/conformance) || failed=1
 	(cd bench && go test ./harness ./report) || failed=1
-	for module in codepages vm test/page; do
+	for module in codepages vm test/page test/commits; do
 		(cd $module && go test ./...) || failed=1
 	done
 	return $failed

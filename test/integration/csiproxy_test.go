@@ -32,6 +32,7 @@ const longestHang = 4 * time.Second
 type csiProxy struct {
 	socket string
 	driver *grpc.ClientConn
+	around aroundCall
 
 	mu     sync.Mutex // guards all below
 	random *rand.Rand
@@ -39,13 +40,19 @@ type csiProxy struct {
 	faults map[string]int
 }
 
-func newCSIProxy(t testing.TB, socket, driver string, random *rand.Rand) *csiProxy {
+// aroundCall makes a call of the driver, and may do something before and after it.
+type aroundCall func(method string, request []byte, call func() error) error
+
+// passOn is the aroundCall that does nothing else.
+func passOn(_ string, _ []byte, call func() error) error { return call() }
+
+func newCSIProxy(t testing.TB, socket, driver string, random *rand.Rand, around aroundCall) *csiProxy {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	p := &csiProxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
+	p := &csiProxy{socket: socket, driver: conn, random: random, around: around, faults: make(map[string]int)}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -124,7 +131,10 @@ func (p *csiProxy) handle(_ any, stream grpc.ServerStream) error {
 		// A call goes on when its caller has died, as in a driver.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), waitTimeout)
 		defer cancel()
-		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{})); err != nil {
+		call := func() error {
+			return p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{}))
+		}
+		if err := p.around(method, request.Data, call); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ package integration
 import (
 	"archive/tar"
 	"bytes"
+	"flag"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -39,8 +40,27 @@ const debsUnreachable = 75
 // debianUsers are the users of the servers: PostgreSQL does not run without one.
 const debianUsers = "root:x:0:0::/root:/bin/sh\npostgres:x:101:101::/:/bin/sh\nredis:x:102:102::/:/bin/sh\nnginx:x:103:103::/:/bin/sh\n"
 
-// importDebian builds the image and imports it. The unpacked packages stay in bin/ for the next run.
+var postgresFiles = flag.String("postgres-files", "", "the directory for which TestWritePostgresFiles writes the image and the manifest")
+
+// TestWritePostgresFiles writes the image of Debian and the manifest of one PostgreSQL, for the tests in virtual machines.
+func TestWritePostgresFiles(t *testing.T) {
+	if *postgresFiles == "" {
+		t.Skip("the tests in virtual machines run it")
+	}
+	archive, err := os.ReadFile(debianArchive(t))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(*postgresFiles, "debian.tar"), archive, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(*postgresFiles, "postgres.yaml"), []byte(postgresManifest(t)), 0o644))
+}
+
+// importDebian builds the image and imports it.
 func importDebian(t *testing.T, c *cluster) {
+	t.Helper()
+	require.Contains(t, c.mustRun("images", "import", debianArchive(t)), debianImage)
+}
+
+// debianArchive builds the image as a file. The unpacked packages stay in bin/ for the next run.
+func debianArchive(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs("../../bin/workloads/debian")
 	require.NoError(t, err)
@@ -63,7 +83,7 @@ func importDebian(t *testing.T, c *cluster) {
 	require.NoError(t, err)
 	require.NoError(t, imagestore.WriteTar(file, imagestore.Built{Name: debianImage, Image: image}))
 	require.NoError(t, file.Close())
-	require.Contains(t, c.mustRun("images", "import", archive), debianImage)
+	return archive
 }
 
 // withServerPackages replaces the package postgresql, which is empty, by the versioned ones that it depends on.

@@ -91,7 +91,7 @@ func newVolumeChaos(t *testing.T, seed uint64) *volumeChaos {
 	require.NoError(t, os.Chmod(w.acks, 0o777))
 	sockets := shortDir(t)
 	w.proxy = newCSIProxy(t, filepath.Join(sockets, proxySocket), filepath.Join(sockets, driverSocket),
-		rand.New(rand.NewPCG(seed, 2)))
+		rand.New(rand.NewPCG(seed, 2)), passOn)
 	w.launch("--unsafe-no-fsync", "--without", "kubelet,csi-driver,csi-provisioner,csi-attacher,attachdetach")
 	w.out.waitFor(t, "kube-controller-manager    ready", w.ended)
 	w.startDaemons(filepath.Join(sockets, driverSocket))

@@ -157,9 +157,11 @@ postgres-rounds: build thirdparty ## kill everything below a PostgreSQL, restore
 	@$(GO) test -tags integration -count=1 -timeout 0 -run '^TestPostgresLosesNothing$$' -v ./test/integration -postgres-rounds $(if $(filter file,$(origin ROUNDS)),200,$(ROUNDS)) \
 		-seed $(or $(SEED),0) -postgres-from $(or $(FROM),0) -keep-logs $(BIN)/logs $(ARGS)
 
+# In a mount namespace of its own: other namespaces would get copies of its mounts, which keep a disk mounted.
 .PHONY: postgres-moves
 postgres-moves: build thirdparty ## move a PostgreSQL between two nodes that are drained, lose their power, are cut off: MOVES=30 (root; a minute a move)
-	@$(GO) test -tags integration -count=1 -timeout 0 -run '^(TestPostgresIsNeverMountedTwice|TestWitnessSeesDoubleMounts)$$' -v ./test/integration -postgres-moves $(or $(MOVES),30) \
+	@unshare --mount sh -c 'mount --make-rshared / && exec "$$@"' sh $(GO) test -tags integration -count=1 -timeout 0 \
+		-run '^(TestPostgresIsNeverMountedTwice|TestWitnessSeesDoubleMounts)$$' -v ./test/integration -postgres-moves $(or $(MOVES),30) \
 		-seed $(or $(SEED),0) -postgres-from $(or $(FROM),0) -keep-logs $(BIN)/logs $(ARGS)
 
 # What the virtual machine of the tests is made and run with.

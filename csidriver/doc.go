@@ -18,7 +18,8 @@
 //
 // With Config.Shared several nodes share the root, and a volume can move between them. The driver with the controller
 // service records the node that a volume is published to, and rejects a second one; the driver on that node attaches the
-// image when it stages the volume, and detaches it when it unstages it. A node that is disconnected continues to use a
+// image when it stages the volume, and detaches it when it unstages it; it fails to unstage a volume that another mount namespace
+// still has mounted. A node that is disconnected continues to use a
 // volume that was unpublished from it until the node is stopped: no other machine can revoke its access to a file.
 //
 // # Calls

@@ -174,12 +174,14 @@ func (d *Driver) checkPublished(id string) error {
 	return nil
 }
 
-// detachUnused detaches the device of a shared volume that this machine no longer uses. The caller holds the id.
+// detachUnused detaches the device of a shared volume that this machine no longer uses. It fails while something has the device open, and
+// be it a copy of the volume's mount in another mount namespace: that would go on to write while another node has the volume. The caller
+// holds the id.
 func (d *Driver) detachUnused(id string) error {
 	if !d.config.Shared || !isVolumeID(id) {
 		return nil
 	}
-	device, err := d.loops.find(d.store.image(id))
+	device, err := d.loops.findAny(d.store.image(id))
 	if errors.Is(err, os.ErrNotExist) || err == nil && device == nil {
 		return nil
 	}
@@ -194,5 +196,10 @@ func (d *Driver) detachUnused(id string) error {
 		return err
 	}
 	d.unlimit(device)
-	return nil
+	device, err = d.loops.findAny(d.store.image(id))
+	if err != nil || device == nil {
+		return err
+	}
+	return status.Errorf(codes.FailedPrecondition, "volume %q is still in use: its device %s is open although nothing here has it mounted. "+
+		"Processes of mount namespaces that have it mounted: %v; end them", id, device.path, device.holders())
 }

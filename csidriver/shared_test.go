@@ -1,9 +1,12 @@
 package csidriver_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -95,4 +98,47 @@ func TestSharedVolumeGoesFromNodeToNode(t *testing.T) {
 	_, err = csidriver.New(csidriver.Deps{}, csidriver.Config{
 		Endpoint: "/x", NodeID: node, Root: filepath.Join(w.dir, "r"), NodeOnly: true})
 	require.ErrorContains(t, err, "NodeOnly")
+}
+
+// A mount that was copied into another mount namespace keeps the filesystem alive when the node unmounts it: until that is gone, the
+// volume must not be published to another node.
+func TestSharedVolumeIsUnstagedWhenNoNamespaceHasItMounted(t *testing.T) {
+	w := newFixture(t)
+	w.config.Shared = true
+	w.start()
+	capability := &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "copied", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 16 << 20},
+	})
+	require.NoError(t, err)
+	id, staging := made.Volume.VolumeId, filepath.Join(w.dir, "staging")
+	_, err = w.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: capability})
+	require.NoError(t, err)
+	_, err = w.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging, VolumeCapability: capability})
+	require.NoError(t, err)
+
+	holder := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat")
+	stdin, err := holder.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	_, err = stdout.Read(make([]byte, 1)) // it has the copy
+	require.NoError(t, err)
+	unstage := func() error {
+		_, err := w.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})
+		return err
+	}
+	for range 2 { // a repeated call is no success either
+		err = unstage()
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+		require.ErrorContains(t, err, fmt.Sprintf("%d (cat)", holder.Process.Pid))
+	}
+	require.NoError(t, stdin.Close())
+	require.NoError(t, holder.Wait())
+	require.Eventually(t, func() bool { return unstage() == nil }, time.Minute, 10*time.Millisecond, "the kernel unmounts the copy some time after the process")
+	require.Empty(t, w.loops())
 }

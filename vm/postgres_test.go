@@ -19,8 +19,9 @@ import (
 )
 
 var (
-	powerCuts = flag.Int("power-cuts", 3, "how many times TestPostgresSurvivesPowerCuts cuts the power of its machine")
-	powerSeed = flag.Uint64("power-seed", 0, "random seed of the moments of the power cuts (0: from the clock)")
+	powerCuts   = flag.Int("power-cuts", 3, "how many times TestPostgresSurvivesPowerCuts cuts the power of its machine")
+	integration = flag.String("integration-test", "", "the compiled tests of test/integration; they are compiled if it is empty")
+	powerSeed   = flag.Uint64("power-seed", 0, "random seed of the moments of the power cuts (0: from the clock)")
 )
 
 const (
@@ -92,7 +93,12 @@ func startPostgresMachine(t *testing.T) *Machine {
 	} {
 		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
 	}
-	runHost(t, "go", "-C", "..", "test", "-vet=off", "-tags", "integration", "-count=1", "-run", "^TestWritePostgresFiles$", "./test/integration", "-postgres-files", share)
+	compiled := *integration
+	if compiled == "" {
+		compiled = filepath.Join(t.TempDir(), "integration.test")
+		runHost(t, "go", "-C", "..", "test", "-c", "-vet=off", "-tags", "integration", "-o", compiled, "./test/integration")
+	}
+	runHost(t, "env", "-C", "../test/integration", compiled, "-test.run", "^TestWritePostgresFiles$", "-postgres-files", share)
 	m := start(t, Options{Shares: []Share{{Dir: share, Path: postgresShare}}, Name: "node", MemoryMiB: 4096})
 	require.NoError(t, m.Run(t.Context(), "cat > /etc/systemd/system/berth.service", IO{Stdin: strings.NewReader(berthUnit)}))
 	output(t, m, "systemctl daemon-reload && systemctl -q enable --now berth")

@@ -24,7 +24,7 @@ import (
 
 var (
 	postgresRounds = flag.Int("postgres-rounds", 0, "how many rounds TestPostgresLosesNothing runs; 0: it does not run")
-	postgresFrom   = flag.Int("postgres-from", 0, "the first round: with the seed of an earlier run the rounds from there on are the same")
+	postgresFrom   = flag.Int("postgres-from", 0, "the first round: with -seed of an earlier run, the rounds from there on are the same")
 	postgresFlags  = flag.String("postgres-up", "", "further flags of berth up for TestPostgresLosesNothing, separated by spaces")
 )
 

@@ -21,7 +21,8 @@
 //	scheduler/volumebinding our one scheduler plugin: it waits for volumes by events
 //	supervisor              starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
-//	gctuner                 garbage collection: often while idle, rarely while busy
+//	listedrbac              reads all roles at once when a start checks them
+//	gctuner                 garbage collection: often while idle, rarely while busy and during a start
 //	idletuner               saves wake-ups while the cluster is not in use
 //	watchprobe              detects that the controller manager has started
 //	atomicfile              replaces private files atomically

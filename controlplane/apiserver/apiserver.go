@@ -108,10 +108,10 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 }
 
 // serve is upstream's app.Run, except that it replaces the two hooks that make every
-// start a second longer (see package bootstrap).
+// start a second longer (see package bootstrap), and what else a start need not do (newGeneric, installOpenAPI).
 func (s *Server) serve(ctx context.Context, options options.CompletedOptions) error {
 	controlplane.IdentityLeaseRenewIntervalPeriod = identityPeriod
-	config, err := app.NewConfig(options)
+	config, err := newConfig(options)
 	if err != nil {
 		return fmt.Errorf("create configuration: %w", err)
 	}

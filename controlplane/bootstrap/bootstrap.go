@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"github.com/berth-dev/berth/controlplane/contain"
+	"github.com/berth-dev/berth/controlplane/listedrbac"
 )
 
 const (
@@ -48,12 +49,19 @@ func Replaced() []string {
 // Hook returns when all objects exist and are correct. /readyz waits for it.
 func Hook(hook genericapiserver.PostStartHookContext) error {
 	config := rest.CopyConfig(hook.LoopbackClientConfig)
-	config.QPS = -1 // no limit: some two hundred requests follow
+	config.QPS = -1 // no limit: some two hundred requests follow in a new cluster
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create client for bootstrap: %w", err)
 	}
-	if err := Retry(hook.Context, func(ctx context.Context) error { return Ensure(ctx, client) }); err != nil {
+	err = Retry(hook.Context, func(ctx context.Context) error {
+		listed, err := listedrbac.New(ctx, client)
+		if err != nil {
+			return err
+		}
+		return Ensure(ctx, listed)
+	})
+	if err != nil {
 		return fmt.Errorf("create the objects that Kubernetes relies on: %w", err)
 	}
 	return nil

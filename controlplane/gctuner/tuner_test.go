@@ -3,6 +3,7 @@ package gctuner
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"testing"
 	"time"
@@ -91,6 +92,36 @@ func TestProcessThatIsBusyAndThenRests(t *testing.T) {
 	require.Len(t, garbage, mib)
 	require.Eventually(t, func() bool { return currentGCPercent() == quietPercent }, time.Minute, time.Millisecond, "allocates nothing")
 	<-released
+}
+
+func TestFirstCollectionIsDeferred(t *testing.T) {
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(debug.SetGCPercent(normalPercent))
+	DeferFirst(ProxyGarbage)
+	require.EqualValues(t, 800, currentGCPercent(), "the first collection is due at 32 MiB, not at 4 MiB")
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return currentGCPercent() == normalPercent
+	}, time.Minute, time.Millisecond, "after the first collection")
+	deferFirst(heapMinimum / 2)
+	require.EqualValues(t, normalPercent, currentGCPercent(), "a machine with next to no memory")
+	t.Setenv("GOGC", "50")
+	DeferFirst(StartGarbage)
+	require.EqualValues(t, normalPercent, currentGCPercent(), "the user has set it")
+}
+
+// TestLaterSettingsSurviveTheFirstCollection sets another value before the first collection, as Run does.
+func TestLaterSettingsSurviveTheFirstCollection(t *testing.T) {
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(debug.SetGCPercent(normalPercent))
+	DeferFirst(ProxyGarbage)
+	debug.SetGCPercent(busyPercent)
+	collected := make(chan struct{}, 1)
+	codepages.NotifyCollections(t.Context(), collected) // its finalizer runs after the other one's, or in the next collection
+	for range 3 {
+		collectUntilNotified(collected)
+	}
+	require.EqualValues(t, busyPercent, currentGCPercent())
 }
 
 // currentGCPercent returns the collector's current GOGC.

@@ -135,9 +135,10 @@ func ensureClusterBindingOf(ctx context.Context, client kubernetes.Interface, na
 }
 
 // ensure creates the object or corrects its content; change copies the content of
-// want into have and reports whether that changed it.
+// want into have and reports whether that changed it. If others write it at the same time, it is read again.
 func ensure[T metav1.Object](ctx context.Context, objects store[T], want T, change func(have, want T) bool) error {
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	return retry.OnError(retry.DefaultRetry, again, func() error {
 		have, err := objects.Get(ctx, want.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			_, err = objects.Create(ctx, want, metav1.CreateOptions{})

@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/contain"
+	"github.com/berth-dev/berth/controlplane/gctuner"
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
@@ -48,6 +49,7 @@ func start(args []string) int {
 	contain.Install()
 	// The cluster goes on when the reader of standard output has ended.
 	signal.Ignore(syscall.SIGPIPE)
+	gctuner.DeferFirst(gctuner.StartGarbage)
 	ctx, cancel := stopContext()
 	defer cancel()
 

@@ -13,6 +13,7 @@ import (
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 
 	"github.com/berth-dev/berth/controlplane/contain"
+	"github.com/berth-dev/berth/controlplane/gctuner"
 )
 
 // proxyCommand is the first argument that makes this program kube-proxy. It is a process of its own because upstream's
@@ -27,6 +28,7 @@ const certificateReloadVariable = "BERTH_CERTIFICATE_RELOAD"
 func runProxy(args []string) int {
 	contain.Install()
 	go contain.Guard("proxy.tuneMemory", func() { tuneMemory(context.Background()) })() // until the process ends
+	gctuner.DeferFirst(gctuner.ProxyGarbage)
 	if reload, err := time.ParseDuration(os.Getenv(certificateReloadVariable)); err == nil {
 		transport.CertCallbackRefreshDuration = reload
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/healthsocket"
 	"github.com/berth-dev/berth/controlplane/identities"
 	"github.com/berth-dev/berth/controlplane/idletuner"
+	"github.com/berth-dev/berth/controlplane/listedrbac"
 	"github.com/berth-dev/berth/controlplane/listen"
 	"github.com/berth-dev/berth/controlplane/rbac"
 	"github.com/berth-dev/berth/controlplane/relocation"
@@ -130,7 +131,7 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 // changes: the certificate by which it reaches itself has ended, after three years. It is also unhealthy while etcd's disk is full.
 func livez(admin kubernetes.Interface) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		err := admin.Discovery().RESTClient().Get().AbsPath("/livez/loopback-serving-certificate").Do(ctx).Error()
+		err := admin.Discovery().RESTClient().Get().AbsPath("/livez/" + apiserver.LoopbackCheck).Do(ctx).Error()
 		if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code != http.StatusInternalServerError {
 			return nil
 		}
@@ -173,7 +174,13 @@ func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 	})
 	server := apiserver.New(deps, c)
-	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, deps.Admin) }
+	ensureRBAC := func(ctx context.Context, _ func()) error {
+		listed, err := listedrbac.New(ctx, deps.Admin)
+		if err != nil {
+			return err
+		}
+		return rbac.Ensure(ctx, listed)
+	}
 	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run}}
 	if !c.APIOnly {
 		last = append(last, supervisor.Component{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},

@@ -165,7 +165,7 @@ func startCutsMachine(t *testing.T) *Machine {
 
 // writeNumbers writes one number after the other to the volume, and prints each when it is flushed.
 const writeNumbers = cutsBerth + `kubectl exec writer -- /busybox sh -c 'n=$(/busybox tail -n 1 /disk/numbers 2>/dev/null)
-while :; do n=$((n+1)); echo $n >> /disk/numbers && /busybox fsync /disk/numbers && echo number $n; /busybox sleep 0.1; done'`
+while :; do n=$((n+1)); echo $n >> /disk/numbers && /busybox sync /disk/numbers && echo number $n; /busybox sleep 0.1; done'`
 
 // makeObjects makes Secrets, and claims with their volumes, and prints the name of each that is there.
 func makeObjects(round int) string {

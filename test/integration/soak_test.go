@@ -167,7 +167,7 @@ volumeBindingMode: WaitForFirstConsumer
 
 // writerManifest is a Pod that writes one number after the other to its disk, and flushes each.
 func writerManifest(i int) string {
-	script := "while :; do n=$(tail -n 1 /data/numbers 2>/dev/null); echo $((n+1)) >> /data/numbers && fsync /data/numbers; sleep 0.2; done"
+	script := "while :; do n=$(tail -n 1 /data/numbers 2>/dev/null); echo $((n+1)) >> /data/numbers && sync /data/numbers; sleep 0.2; done"
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "List", "items": [
 		{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "writer-%[1]d"}, "spec": {"storageClassName": "soak",
 			"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}},
@@ -273,7 +273,7 @@ func (s *soak) requireOrder(when string) {
 		var err error
 		require.True(s.t, s.waitLong(func() bool {
 			var out string
-			out, err = s.cluster.run("kubectl", "exec", name, "--", "/bin/busybox", "sh", "-c", "fsync /data/numbers && cat /data/numbers")
+			out, err = s.cluster.run("kubectl", "exec", name, "--", "/bin/busybox", "sh", "-c", "sync /data/numbers && cat /data/numbers")
 			if err != nil {
 				err = fmt.Errorf("%w: %s", err, out)
 				return false

@@ -43,7 +43,7 @@ func TestWithoutRoot(t *testing.T) {
 	defer os.RemoveAll(tmp)
 	require.NoError(t, os.Chown(tmp, 65534, 65534))
 	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", asOrdinaryUser, "sh", os.Getenv("BERTH_BIN"), os.Args[0])
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "BERTH_BIN=/mnt", withoutRoot + "=1"}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "BERTH_BIN=/mnt", withoutRoot + "=1", "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=10m"}
 	cmd.Dir = tmp
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

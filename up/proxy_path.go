@@ -11,7 +11,7 @@ import (
 const proxyPathName = "kube-proxy-path"
 
 // proxyEnvironment returns kube-proxy's environment beside the usual one. Before kube-proxy does anything it removes what one in the
-// modes iptables and IPVS may have left, by two dozen runs of iptables: a tenth of a second in which nobody reaches a Service.
+// modes iptables and IPVS may have left, by two dozen runs of iptables, and until then there are no Services.
 // Namespaces of the cluster's own are new at each start, so there kube-proxy finds no program but nft.
 func (c *Cluster) proxyEnvironment() ([]string, error) {
 	if c.config.Inside == nil {

@@ -119,7 +119,12 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		_ = os.RemoveAll(dir)
+		for _, cgroup := range cgroupsOf(filepath.Base(dir)) {
+			_ = os.Remove(cgroup)
+		}
+	})
 	f := &fixture{dir: dir, root: filepath.Join(dir, "runc"), change: make(chan struct{})}
 	server, err := ttrpc.NewServer()
 	if err != nil {

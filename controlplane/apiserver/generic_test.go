@@ -52,6 +52,7 @@ func completedOptions(t *testing.T) options.CompletedOptions {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
+	c.APIPort = listener.Addr().(*net.TCPAddr).Port
 	completed, err := New(Deps{Listener: listener}, c).options(t.Context())
 	require.NoError(t, err)
 	return completed

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+
+	"github.com/berth-dev/berth/controlplane/contain"
 )
 
 // client is a client whose first requests for single roles and bindings are answered from lists.
@@ -24,34 +26,34 @@ type client struct {
 func New(ctx context.Context, all kubernetes.Interface) (kubernetes.Interface, error) {
 	r := &rbac{RbacV1Interface: all.RbacV1()}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	group.Go(contain.Func("listedrbac.clusterRoles", func() error {
 		list, err := r.RbacV1Interface.ClusterRoles().List(ctx, metav1.ListOptions{})
 		if err == nil {
 			r.clusterRoles = newUnread("clusterroles", list.Items, func(o *rbacv1.ClusterRole) *metav1.ObjectMeta { return &o.ObjectMeta })
 		}
 		return wrap("cluster roles", err)
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("listedrbac.clusterBindings", func() error {
 		list, err := r.RbacV1Interface.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 		if err == nil {
 			r.clusterBindings = newUnread("clusterrolebindings", list.Items, func(o *rbacv1.ClusterRoleBinding) *metav1.ObjectMeta { return &o.ObjectMeta })
 		}
 		return wrap("cluster role bindings", err)
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("listedrbac.roles", func() error {
 		list, err := r.RbacV1Interface.Roles(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 		if err == nil {
 			r.roles = newUnread("roles", list.Items, func(o *rbacv1.Role) *metav1.ObjectMeta { return &o.ObjectMeta })
 		}
 		return wrap("roles", err)
-	})
-	group.Go(func() error {
+	}))
+	group.Go(contain.Func("listedrbac.bindings", func() error {
 		list, err := r.RbacV1Interface.RoleBindings(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 		if err == nil {
 			r.bindings = newUnread("rolebindings", list.Items, func(o *rbacv1.RoleBinding) *metav1.ObjectMeta { return &o.ObjectMeta })
 		}
 		return wrap("role bindings", err)
-	})
+	}))
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}

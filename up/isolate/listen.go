@@ -78,16 +78,16 @@ func (c Config) serveListeners() error {
 	if err != nil {
 		return err
 	}
-	go func() {
+	go contained("isolate.serveListeners", func() {
 		for {
 			connection, err := listener.AcceptUnix()
 			if err != nil {
 				log("listen for the programs of the test: %v", err)
 				return
 			}
-			serveListener(connection)
+			contained("isolate.serveListener", func() { serveListener(connection) })()
 		}
-	}()
+	})()
 	return nil
 }
 

@@ -31,7 +31,8 @@ import (
 // benchmarks returns all benchmarks in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), snapshots.Benchmark(), cluster.Benchmark(), cluster.Idle(), fork.Benchmark(), page.Benchmark(), service.Benchmark(),
+		pod.Benchmark(), pod.Idle(), pod.Resources(), volumes.Benchmark(), snapshots.Benchmark(), cluster.Benchmark(), cluster.Idle(), fork.Benchmark(),
+		page.Benchmark(), service.Benchmark(),
 		provision.Benchmark(), provision.Idle(), eviction.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),

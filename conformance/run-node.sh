@@ -5,6 +5,7 @@
 #
 #   KUBELET   berth or upstream (default berth)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
+#   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node, for the specs of CPUs, memory and topology
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
 #   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 2)
@@ -21,6 +22,7 @@ bin=${BIN:-$here/../bin}
 [ -x "$bin/berth" ] || { echo "run-node.sh: $bin/berth not found: run make build first" >&2; exit 1; }
 kubelet=${KUBELET:-berth} where=machine
 [ -n "${NATIVE:-}" ] && { where=native; set -- --native "$@"; }
+[ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --numa 2 "$@"; }
 "$here/build.sh" "$bin" node
 mkdir -p "$here/node"
 # What upstream's kubelet passes is what ours must pass.

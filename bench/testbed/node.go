@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
 // Kubelet is the kubelet that a node runs.
@@ -42,11 +40,12 @@ type Node struct {
 	*Process
 	client              kubernetes.Interface
 	removeDevicePlugins bool // it did not exist before the kubelet was started
+	disk                *disk
 }
 
 // Stop stops the kubelet and removes what it left outside of its directory.
 func (n *Node) Stop() error {
-	err := n.Process.Stop()
+	err := errors.Join(n.Process.Stop(), n.disk.remove())
 	if !n.removeDevicePlugins {
 		return err
 	}
@@ -61,6 +60,10 @@ func (n *Node) Stop() error {
 type NodeConfig struct {
 	// EvictionHard are thresholds of evictions, in addition to those that nothing meets.
 	EvictionHard map[string]string
+	// StaticCPUs gives containers of Guaranteed Pods CPUs of their own; CPU 0 is reserved.
+	StaticCPUs bool
+	// Disk, if not 0, is the size in bytes of a file system of the kubelet's own, so that nothing else fills it.
+	Disk int64
 }
 
 // KubeletDir returns the directory of a kubelet.
@@ -74,16 +77,19 @@ func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernet
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete the previous Node: %w", err)
 	}
-	argv, err := kubeletCommand(c, kubelet, config)
-	if err != nil {
+	n := &Node{client: client}
+	if n.disk, err = mountDisk(c.KubeletDir(kubelet), config.Disk); err != nil {
 		return nil, err
 	}
-	n := &Node{client: client}
+	argv, err := kubeletCommand(c, kubelet, config)
+	if err != nil {
+		return nil, errors.Join(err, n.disk.remove())
+	}
 	if _, err := os.Lstat(devicePlugins); kubelet == Upstream && errors.Is(err, os.ErrNotExist) {
 		n.removeDevicePlugins = true
 	}
 	if n.Process, err = start(ctx, c.Dir, "kubelet-"+string(kubelet), argv, nil, nil); err != nil {
-		return nil, err
+		return nil, errors.Join(err, n.disk.remove())
 	}
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -107,6 +113,10 @@ func kubeletCommand(c *Cluster, kubelet Kubelet, change NodeConfig) ([]string, e
 	if err != nil {
 		return nil, err
 	}
+	// The state of a node whose policy was another one.
+	if err := os.Remove(filepath.Join(root, "cpu_manager_state")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the CPU manager's state: %w", err)
+	}
 	if kubelet == Berth {
 		// A disk that fills up for other reasons must not evict the Pods that are measured.
 		hard := map[string]string{"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
@@ -116,13 +126,18 @@ func kubeletCommand(c *Cluster, kubelet Kubelet, change NodeConfig) ([]string, e
 		for signal, value := range hard {
 			thresholds = append(thresholds, signal+"<"+value)
 		}
-		return []string{
+		argv := []string{
 			program, "node", "--kubeconfig", c.componentKubeconfig("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
 			"--eviction-hard", strings.Join(thresholds, ","),
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
-		}, nil
+		}
+		if !change.StaticCPUs {
+			return argv, nil
+		}
+		path := filepath.Join(root, "managers.json")
+		return append(argv, "--kubelet-config", path), writeConfig(path, staticCPUs(newConfig()))
 	}
 	if err := makeCgroups(c.CgroupRoot); err != nil {
 		return nil, err
@@ -176,37 +191,6 @@ func copyFile(from, to string) (err error) {
 	// Whole-file copies of the kernel's would write large pieces again, so both are hidden from io.Copy.
 	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, make([]byte, 64<<10))
 	return err
-}
-
-// upstreamConfig writes the kubelet's configuration: its defaults, without limits on its requests, and what this kind
-// of machine asks for. Feature gates are at their defaults, among which is PLEGOnDemandRelist; EventedPLEG makes nodes
-// NotReady in this version.
-func upstreamConfig(c *Cluster, root, logs string, port int, change NodeConfig) (string, error) {
-	no, none := false, int32(0)
-	requests := int32(100_000) // as good as no limit; there is no value for that
-	config := kubeletconfig.KubeletConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
-		Address:  "127.0.0.1", Port: int32(port), HealthzPort: &none, OOMScoreAdj: &none,
-		Authentication: kubeletconfig.KubeletAuthentication{
-			X509: kubeletconfig.KubeletX509Authentication{ClientCAFile: filepath.Join(c.DataDir, "pki", "ca.crt")},
-		},
-		ContainerRuntimeEndpoint: c.Runtime, PodLogsDir: logs, CgroupRoot: c.CgroupRoot, CgroupDriver: "cgroupfs",
-		FailSwapOn: &no, FailCgroupV1: &no, KubeAPIQPS: &requests, KubeAPIBurst: requests, EventRecordQPS: &none,
-		VolumePluginDir: filepath.Join(root, "plugins"),
-		// A disk that fills up for other reasons must not evict the Pods that are measured.
-		EvictionHard:           map[string]string{"memory.available": "1Mi"},
-		EnforceNodeAllocatable: []string{"none"},
-	}
-	maps.Copy(config.EvictionHard, change.EvictionHard)
-	text, err := json.Marshal(config)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(root, "config.json")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		return "", fmt.Errorf("write the kubelet's configuration: %w", err)
-	}
-	return path, nil
 }
 
 // waitReady waits until the Node is ready and no taint keeps Pods off.

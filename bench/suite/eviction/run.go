@@ -18,9 +18,11 @@ import (
 )
 
 const (
-	// margin is how much is written until the threshold is met, and excess how much beyond it.
-	margin, excess = 300 << 20, 200 << 20
-	chunk          = 1 << 20
+	// excess is how much is written after the threshold is met, in pieces of chunk.
+	excess = 200 << 20
+	chunk  = 1 << 20
+	// diskSize is the size of the kubelet's file system in the case of the disk.
+	diskSize = 1 << 30
 	// warmUp is how long a kubelet has run before it is measured: so that its loop is at any point of its period.
 	warmUp = 12 * time.Second
 )
@@ -29,12 +31,16 @@ const (
 type resource struct {
 	signal string
 	medium corev1.StorageMedium
+	// margin is how much is written until the threshold is met. What else happens on the machine until then must not need it.
+	margin int64
+	// disk is the size of a file system that the kubelet has for itself; none if 0.
+	disk int64
 	// available returns how many bytes are available, as a kubelet calculates it; dir is the kubelet's directory.
 	available func(dir string) (int64, error)
 }
 
 func disk() resource {
-	return resource{signal: "nodefs.available", available: func(dir string) (int64, error) {
+	return resource{signal: "nodefs.available", margin: 300 << 20, disk: diskSize, available: func(dir string) (int64, error) {
 		var fs unix.Statfs_t
 		if err := unix.Statfs(dir, &fs); err != nil {
 			return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
@@ -44,9 +50,18 @@ func disk() resource {
 }
 
 func memory() resource {
-	return resource{signal: "memory.available", medium: corev1.StorageMediumMemory, available: func(string) (int64, error) {
+	return resource{signal: "memory.available", medium: corev1.StorageMediumMemory, margin: 1 << 30, available: func(string) (int64, error) {
 		return testbed.MemoryAvailable()
 	}}
+}
+
+// threshold returns below which number of available bytes the kubelet evicts.
+func (r resource) threshold(dir string) (int64, error) {
+	if r.disk != 0 {
+		return r.disk * 6 / 10, nil // it is empty but for the file system's own 5 %
+	}
+	available, err := r.available(dir)
+	return available - r.margin, err
 }
 
 func run(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, r resource) error {
@@ -54,13 +69,12 @@ func run(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, r r
 	if err != nil {
 		return err
 	}
-	available, err := r.available(cluster.Dir)
+	threshold, err := r.threshold(cluster.Dir)
 	if err != nil {
 		return err
 	}
-	threshold := available - margin
 	node, err := testbed.StartTestNode(ctx, which, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "unused"}},
-		testbed.NodeConfig{EvictionHard: map[string]string{r.signal: fmt.Sprint(threshold)}})
+		testbed.NodeConfig{EvictionHard: map[string]string{r.signal: fmt.Sprint(threshold)}, Disk: r.disk})
 	if err != nil {
 		return err
 	}
@@ -141,8 +155,8 @@ func fill(path, dir string, r resource, threshold int64) (crossed time.Time, err
 		}
 		if available < threshold {
 			crossed = time.Now()
-		} else if written > 4*margin {
-			return crossed, fmt.Errorf("%d bytes are available after %d were written, of which %d were to be too many", available, written, int64(margin))
+		} else if written > 4*r.margin {
+			return crossed, fmt.Errorf("%d bytes are available after %d were written, of which %d were to be too many", available, written, r.margin)
 		}
 	}
 	return crossed, nil

@@ -24,6 +24,9 @@ type plan struct {
 	runtime string
 	// stateful gives each Pod a claim, and the scheduler selects its node.
 	stateful bool
+	// static has the kubelet give CPUs of their own, and requests is what each Pod's container requests.
+	static   bool
+	requests corev1.ResourceList
 }
 
 const configMap = "settings"
@@ -63,6 +66,7 @@ func (p plan) pod(c *testbed.Cluster, name string) *corev1.Pod {
 	if p.runtime != "" {
 		pod.Spec.RuntimeClassName = &p.runtime
 	}
+	pod.Spec.Containers[0].Resources.Limits = p.requests
 	if p.stateful {
 		pod.Spec.NodeName = ""
 		pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "data", MountPath: "/data"}

@@ -29,7 +29,7 @@ type fixture struct {
 
 // newFixture starts the kubelet and creates what the Pods need.
 func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (_ *fixture, err error) {
-	base, err := testbed.StartTestNode(ctx, which, settings(), testbed.NodeConfig{})
+	base, err := testbed.StartTestNode(ctx, which, settings(), testbed.NodeConfig{StaticCPUs: p.static})
 	if err != nil {
 		return nil, err
 	}

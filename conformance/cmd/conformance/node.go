@@ -34,6 +34,7 @@ type nodeOptions struct {
 	again                      string
 	native                     bool
 	parallel, attempts, memory int
+	cpus, sockets, numa        int
 	limit                      int
 	timeout                    time.Duration
 	kill                       <-chan struct{} // closed when a suite that was interrupted is to be killed
@@ -79,6 +80,9 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.IntVar(&o.parallel, "parallel", 2, "how many specs run at once")
 	flags.IntVar(&o.attempts, "attempts", 2, "attempts for each spec; the report names those that needed more than one")
 	flags.IntVar(&o.memory, "memory", 6144, "the virtual machine's memory in MiB")
+	flags.IntVar(&o.cpus, "cpus", 2, "the virtual machine's CPUs")
+	flags.IntVar(&o.sockets, "sockets", 1, "the sockets that these CPUs are spread over")
+	flags.IntVar(&o.numa, "numa", 0, "the NUMA nodes that these CPUs and the memory are spread over")
 	flags.DurationVar(&o.timeout, "timeout", 3*time.Hour, "time limit of the suite; what it ends has no result")
 	if err := flags.Parse(args); err != nil {
 		return nodeOptions{}, err
@@ -263,7 +267,7 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 			return "", fmt.Errorf("run node suite: %w", err)
 		}
 		cmd = exec.CommandContext(ctx, filepath.Join(bin, "vm-run"), "-cache", filepath.Join(bin, "vm"),
-			"-memory", strconv.Itoa(o.memory), "-share", share+":"+nodemachine.MountPoint,
+			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-numa", strconv.Itoa(o.numa), "-share", share+":"+nodemachine.MountPoint,
 			"-copy", nodemachine.Logs+":"+out, "--", nodemachine.Script)
 	}
 	// A terminal's Ctrl-C is for this process, which stops the suite and then the machine.

@@ -81,8 +81,12 @@ thirdparty: ## build or unpack the programs that tests run: the sidecars of CSI,
 	@cd test/commits && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/commits .
 	@cd test/operator && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/operator .
 
+.PHONY: last-release
+last-release: ## build the programs of the last release, from which a test upgrades a cluster, into bin/last-release
+	@./hack/last-release.sh $(BIN)/last-release
+
 .PHONY: test
-test: build thirdparty ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
+test: build thirdparty last-release ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
 	@./hack/test.sh
 
 .PHONY: unit
@@ -105,7 +109,7 @@ page: build ## show the page in a browser, on a real cluster: screenshots in bin
 	@cd test/page && $(GO) test -tags browser -count=1 -timeout 30m -v . -bin $(BIN) -out $(BIN)/page $(ARGS)
 
 .PHONY: integration
-integration: build thirdparty ## run the tests on a real cluster alone (root)
+integration: build thirdparty last-release ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: envtest

@@ -45,6 +45,16 @@ func backingOf(t *testing.T, target string) string {
 	return "/dev/" + filepath.Base(below[0])
 }
 
+// containerNode makes a node of the same device, as a runtime does for a container: one that is open keeps nothing mounted.
+func containerNode(t *testing.T, target string) string {
+	t.Helper()
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(target, &stat))
+	path := filepath.Join(t.TempDir(), "node")
+	require.NoError(t, unix.Mknod(path, unix.S_IFBLK|0o600, int(stat.Rdev)))
+	return path
+}
+
 // TestContainersGetNoIoctlOfTheLoopDevice tries, with the right to write to the device of a raw block volume, all that changes a loop
 // device. The device mapper knows none of it, and nothing changes. The data is that of the image, and a volume that grows is larger at
 // once.
@@ -57,7 +67,7 @@ func TestContainersGetNoIoctlOfTheLoopDevice(t *testing.T) {
 	loop := backingOf(t, d.target)
 	before, err := os.ReadFile("/sys/block/" + filepath.Base(loop) + "/diskseq")
 	require.NoError(t, err)
-	device, err := os.OpenFile(d.target, os.O_RDWR, 0)
+	device, err := os.OpenFile(containerNode(t, d.target), os.O_RDWR, 0)
 	require.NoError(t, err)
 	fd := int(device.Fd())
 	other, err := os.Create(filepath.Join(t.TempDir(), "other"))

@@ -210,8 +210,9 @@ func TestImageThatChangesBeforeItsContainerStarts(t *testing.T) {
 	f.add(p)
 	f.waitFor("the init container runs", func() bool { return f.runtime.Running()["init"] == 1 })
 	changed := p.DeepCopy()
-	changed.Spec.Containers[0].Image = "app:2"
+	changed.Generation, changed.Spec.Containers[0].Image = p.Generation+1, "app:2"
 	f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
+	f.waitStatus(p.UID, "with the new spec", func(s corev1.PodStatus) bool { return s.ObservedGeneration == changed.Generation })
 	f.runtime.Exit("init", 0)
 	s := f.waitStatus(p.UID, "running", running)
 	require.Equal(t, "app:2", s.ContainerStatuses[0].Image)

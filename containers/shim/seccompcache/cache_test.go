@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(loadProfile) == "" {
 		os.Exit(m.Run())
 	}
+	runtime.LockOSThread() // the filter is of one thread, as that of a process of a container before its program starts
 	var r report
 	var profile configs.Seccomp
 	if err := json.NewDecoder(os.Stdin).Decode(&profile); err != nil {

@@ -32,7 +32,7 @@ func TestSidecarsOfOthers(t *testing.T) {
 	}
 	c.apply(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "berth"},
 		"driver": "csi.berth.dev", "deletionPolicy": "Delete"}`)
-	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "berth-loop"}, "provisioner": "csi.berth.dev",
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "of-others"}, "provisioner": "csi.berth.dev",
 		"allowVolumeExpansion": true, "volumeBindingMode": "WaitForFirstConsumer", "parameters": {"csi.storage.k8s.io/fstype": "xfs"}}`)
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "csi.berth.dev"},
 		"spec": {"attachRequired": true, "fsGroupPolicy": "File", "storageCapacity": false}}`)
@@ -47,7 +47,7 @@ func TestSidecarsOfOthers(t *testing.T) {
 	}
 	claim := func(name, size, source string) {
 		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {%s
-			"storageClassName": "berth-loop", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": %q}}}}`, name, source, size))
+			"storageClassName": "of-others", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": %q}}}}`, name, source, size))
 	}
 	claim("source", "320Mi", "")
 	c.finish(t, "writer", "echo precious > /source/file && sync", "source")

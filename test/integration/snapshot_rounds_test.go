@@ -102,7 +102,7 @@ func impossibleStorage(t *testing.T, c *cluster) {
 		"spec": {"source": {"persistentVolumeClaimName": "source"}}}`)
 	c.mustRun("kubectl", "wait", "volumesnapshot/snap", "--for=jsonpath={.status.readyToUse}=true", "--timeout=2m")
 	claim("smaller", "at-once", "16Mi", `"dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"},`)
-	c.waitEvents("default", "smaller", "16Mi is less than the 32Mi of the source")
+	c.waitEvents("default", "smaller", "16Mi is less than its size, 32Mi")
 	claim("smaller-clone", "at-once", "16Mi", `"dataSource": {"kind": "PersistentVolumeClaim", "name": "source"},`)
 	c.waitEvents("default", "smaller-clone", "16Mi is less than the 32Mi of the source")
 

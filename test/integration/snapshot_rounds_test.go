@@ -117,7 +117,7 @@ func impossibleStorage(t *testing.T, c *cluster) {
 	require.Contains(t, c.mustRun("kubectl", "get", "volumesnapshot", "late", "-o", "jsonpath={.status.error.message}"), "is being deleted")
 
 	c.mustRun("kubectl", "delete", "pod", "user", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m") // a snapshot stays as long as a claim waits to be restored from it
 	c.mustRun("kubectl", "delete", "volumesnapshot", "--all", "--timeout=2m")
-	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
 	c.requireNoDisks(t)
 }

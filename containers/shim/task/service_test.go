@@ -297,9 +297,12 @@ func TestOrphansAreReaped(t *testing.T) {
 	script := "(sh -c 'exec sleep 0.2' & echo $!) ; (setsid sleep 1000 & echo $!); exec sleep 1000"
 	f.run(t, "c", &streams{stdout: s.stdout}, []string{"/bin/sh", "-c", script}, withoutPIDNamespace)
 	var early, late int
-	eventually(t, "the orphan that ends is reaped", func() bool {
+	eventually(t, "the orphan that ends is reaped, and the script has printed both", func() bool {
 		pids, err := f.Pids(t.Context(), &api.PidsRequest{ID: "c"})
-		return err == nil && len(pids.Processes) == 2
+		return err == nil && len(pids.Processes) == 2 && !slices.ContainsFunc(pids.Processes, func(p *tasktypes.ProcessInfo) bool {
+			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.Pid))
+			return err != nil || strings.TrimSpace(string(name)) != "sleep"
+		})
 	})
 	if _, err := f.Kill(t.Context(), &api.KillRequest{ID: "c", Signal: uint32(unix.SIGTERM)}); err != nil {
 		t.Fatal(err)

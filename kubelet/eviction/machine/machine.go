@@ -87,11 +87,10 @@ func (m *Machine) Observe(ctx context.Context) (eviction.Observations, eviction.
 	if err != nil {
 		return nil, eviction.Layout{}, err
 	}
-	set(eviction.MemoryAvailable, usage.MemoryAvailable, m.memory)
 	set(eviction.NodeFsAvailable, usage.DiskFree, usage.DiskCapacity)
 	set(eviction.NodeFsInodesFree, usage.InodesFree, usage.InodeCapacity)
 	set(eviction.PIDAvailable, usage.PIDCapacity-usage.PIDs, usage.PIDCapacity)
-	errs := []error{m.observePods(set)}
+	errs := []error{m.observeMemory(usage.MemoryAvailable, set), m.observePods(set)}
 	found, err := m.findDisks(ctx)
 	if err != nil {
 		return out, eviction.Layout{}, errors.Join(append(errs, err)...)
@@ -100,6 +99,25 @@ func (m *Machine) Observe(ctx context.Context) (eviction.Observations, eviction.
 		observeDisk(found.images, eviction.ImageFsAvailable, eviction.ImageFsInodesFree, set),
 		observeDisk(found.containers, eviction.ContainerFsAvailable, eviction.ContainerFsInodesFree, set))
 	return out, found.layout, errors.Join(errs...)
+}
+
+// observeMemory measures the machine's memory less its working set, as Kubernetes defines it: with cgroup v1 the root cgroup's, to
+// which the kernel does not count its own memory. The root of cgroup v2 has no such files; there it is what the machine's say.
+func (m *Machine) observeMemory(machine int64, set func(eviction.Signal, int64, int64)) error {
+	if m.memoryRoot == "" {
+		set(eviction.MemoryAvailable, machine, m.memory)
+		return nil
+	}
+	usage, err := readNumber(filepath.Join(m.memoryRoot, "memory.usage_in_bytes"))
+	if err != nil {
+		return err
+	}
+	cache, err := readKey(filepath.Join(m.memoryRoot, "memory.stat"), "total_inactive_file")
+	if err != nil {
+		return err
+	}
+	set(eviction.MemoryAvailable, max(m.memory-max(usage-cache, 0), 0), m.memory)
+	return nil
 }
 
 // Free returns the free space of the disks that Pods write to, and whether writable layers are on that of the kubelet's directory.
@@ -225,7 +243,7 @@ const unlimited = 1<<63 - 1
 func readNumber(file string) (int64, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return 0, fmt.Errorf("measure memory of all Pods: %w", err)
+		return 0, fmt.Errorf("measure memory: %w", err)
 	}
 	return parse(file, strings.TrimSpace(string(data)))
 }
@@ -234,14 +252,14 @@ func readNumber(file string) (int64, error) {
 func readKey(file, key string) (int64, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return 0, fmt.Errorf("measure memory of all Pods: %w", err)
+		return 0, fmt.Errorf("measure memory: %w", err)
 	}
 	for line := range strings.Lines(string(data)) {
 		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == key {
 			return parse(file, value)
 		}
 	}
-	return 0, fmt.Errorf("measure memory of all Pods: %q has no line %q", file, key)
+	return 0, fmt.Errorf("measure memory: %q has no line %q", file, key)
 }
 
 func parse(file, text string) (int64, error) {
@@ -250,7 +268,7 @@ func parse(file, text string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("measure memory of all Pods: read %q: %w", file, err)
+		return 0, fmt.Errorf("measure memory: read %q: %w", file, err)
 	}
 	return int64(min(n, unlimited)), nil
 }

@@ -75,6 +75,28 @@ func TestObserveThisMachine(t *testing.T) {
 	require.NotContains(t, unlimited, eviction.AllocatableMemoryAvailable)
 }
 
+// TestWorkingSetOfTheMachine has the files of a root cgroup of either version.
+func TestWorkingSetOfTheMachine(t *testing.T) {
+	here, root := t.TempDir(), t.TempDir()
+	m := newMachine(t, here, &runtime{here, here, 0}, cm.Dirs{})
+	m.memoryRoot = ""
+	unified, _, err := m.Observe(t.Context())
+	require.NoError(t, err)
+	usage, err := m.deps.Node.Usage()
+	require.NoError(t, err)
+	require.InDelta(t, usage.MemoryAvailable, unified[eviction.MemoryAvailable].Available, float64(m.memory)/4)
+
+	m.memoryRoot = root
+	_, _, err = m.Observe(t.Context())
+	require.ErrorContains(t, err, "measure memory")
+	for file, content := range map[string]string{"memory.usage_in_bytes": "600\n", "memory.stat": "cache 300\ntotal_inactive_file 200\n"} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(content), 0o600))
+	}
+	observed, _, err := m.Observe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, m.memory-400, observed[eviction.MemoryAvailable].Available)
+}
+
 func TestMissingFileSystemIsNamed(t *testing.T) {
 	here := t.TempDir()
 	m := newMachine(t, here, &runtime{images: "/not/here", containers: "/not/here"}, cm.Dirs{})

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
 // Kubelet is the kubelet that a node runs.
@@ -137,7 +138,7 @@ func kubeletCommand(c *Cluster, kubelet Kubelet, change NodeConfig) ([]string, e
 			return argv, nil
 		}
 		path := filepath.Join(root, "managers.json")
-		return append(argv, "--kubelet-config", path), writeConfig(path, staticCPUs(newConfig()))
+		return append(argv, "--kubelet-config", path), writeConfig(path, staticCPUs(kubeletconfig.KubeletConfiguration{TypeMeta: kubeletConfiguration}))
 	}
 	if err := makeCgroups(c.CgroupRoot); err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
+var kubeletConfiguration = metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"}
+
 // upstreamConfig writes the kubelet's configuration: its defaults, without limits on its requests, and what this kind
 // of machine asks for. Feature gates are at their defaults, among which is PLEGOnDemandRelist; EventedPLEG makes nodes
 // NotReady in this version.
@@ -18,7 +20,7 @@ func upstreamConfig(c *Cluster, root, logs string, port int, change NodeConfig) 
 	no, none := false, int32(0)
 	requests := int32(100_000) // as good as no limit; there is no value for that
 	config := kubeletconfig.KubeletConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		TypeMeta: kubeletConfiguration,
 		Address:  "127.0.0.1", Port: int32(port), HealthzPort: &none, OOMScoreAdj: &none,
 		Authentication: kubeletconfig.KubeletAuthentication{
 			X509: kubeletconfig.KubeletX509Authentication{ClientCAFile: filepath.Join(c.DataDir, "pki", "ca.crt")},
@@ -38,10 +40,6 @@ func upstreamConfig(c *Cluster, root, logs string, port int, change NodeConfig) 
 	return path, writeConfig(path, config)
 }
 
-func newConfig() kubeletconfig.KubeletConfiguration {
-	return kubeletconfig.KubeletConfiguration{TypeMeta: metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"}}
-}
-
 // staticCPUs has a kubelet give CPUs of their own to containers.
 func staticCPUs(config kubeletconfig.KubeletConfiguration) kubeletconfig.KubeletConfiguration {
 	config.CPUManagerPolicy, config.ReservedSystemCPUs = "static", "0"
@@ -59,6 +57,7 @@ func writeConfig(path string, config kubeletconfig.KubeletConfiguration) error {
 		return err
 	}
 	maps.DeleteFunc(fields, func(_ string, value any) bool { return isEmpty(value) })
+	delete(fields, "logging") // its fields are there even if nothing set them
 	if text, err = json.Marshal(fields); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func Benchmark() harness.Benchmark {
 	return harness.Benchmark{
 		Name: "eviction", Title: "Eviction", Budget: 8 * time.Minute,
 		About: "From the moment when less of a resource is available than a hard threshold says, as the kernel's files show it, until a watch" +
-			" shows the Pod as failed, whose containers have ended by then. The benchmark writes to the emptyDir of the node's" +
+			" shows that the Pod has ended, and its containers with it. The benchmark writes to the emptyDir of the node's" +
 			" only Pod, in memory or on disk. The threshold of memory is 1 GiB below what is available at the start; the disk is a file system of" +
 			" 1 GiB that the kubelet has for itself, with a threshold of 60 %. Both kubelets use the same control" +
 			" plane and containerd, one after the other, with their default settings for eviction.",

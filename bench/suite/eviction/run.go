@@ -93,7 +93,7 @@ func measure(ctx context.Context, sample *harness.Sample, node *testbed.TestNode
 	if err != nil {
 		return fmt.Errorf("create Pod: %w", err)
 	}
-	if _, err := until(ctx, changes, corev1.PodRunning); err != nil {
+	if err := untilRunning(ctx, changes); err != nil {
 		return err
 	}
 	if err := harness.Pause(ctx, warmUp); err != nil {
@@ -104,7 +104,7 @@ func measure(ctx context.Context, sample *harness.Sample, node *testbed.TestNode
 	if err != nil {
 		return err
 	}
-	ended, err := until(ctx, changes, corev1.PodFailed)
+	ended, err := untilEnded(ctx, changes)
 	if err != nil {
 		return err
 	}
@@ -162,24 +162,38 @@ func fill(path, dir string, r resource, threshold int64) (crossed time.Time, err
 	return crossed, nil
 }
 
-// until waits until the Pod has the phase, and returns the time of that.
-func until(ctx context.Context, changes watch.Interface, phase corev1.PodPhase) (time.Time, error) {
+// untilRunning waits until the Pod runs.
+func untilRunning(ctx context.Context, changes watch.Interface) error {
+	_, pod, err := until(ctx, changes, "running", func(phase corev1.PodPhase) bool { return phase != corev1.PodPending })
+	if err == nil && pod.Status.Phase != corev1.PodRunning {
+		return fmt.Errorf("the Pod ended too early: %s: %s", pod.Status.Reason, pod.Status.Message)
+	}
+	return err
+}
+
+// untilEnded waits until the Pod has ended, and returns the time of that. It has failed or succeeded: Kubernetes' kubelet says that an
+// evicted Pod has succeeded if its containers ended with exit code 0.
+func untilEnded(ctx context.Context, changes watch.Interface) (time.Time, error) {
+	ended, _, err := until(ctx, changes, "ended", func(phase corev1.PodPhase) bool {
+		return phase == corev1.PodFailed || phase == corev1.PodSucceeded
+	})
+	return ended, err
+}
+
+// until waits until the Pod's phase is one of those asked for; state names them.
+func until(ctx context.Context, changes watch.Interface, state string, wanted func(corev1.PodPhase) bool) (time.Time, *corev1.Pod, error) {
 	for {
 		select {
 		case event, open := <-changes.ResultChan():
 			now := time.Now()
 			if !open {
-				return now, fmt.Errorf("wait for a %s Pod: the watch ended", phase)
+				return now, nil, fmt.Errorf("wait until the Pod is %s: the watch ended", state)
 			}
-			pod, is := event.Object.(*corev1.Pod)
-			switch {
-			case is && pod.Status.Phase == phase:
-				return now, nil
-			case is && pod.Status.Phase == corev1.PodFailed:
-				return now, fmt.Errorf("the Pod failed too early: %s: %s", pod.Status.Reason, pod.Status.Message)
+			if pod, is := event.Object.(*corev1.Pod); is && wanted(pod.Status.Phase) {
+				return now, pod, nil
 			}
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("wait for a %s Pod: %w", phase, ctx.Err())
+			return time.Time{}, nil, fmt.Errorf("wait until the Pod is %s: %w", state, ctx.Err())
 		}
 	}
 }

@@ -48,6 +48,9 @@ func (d *Driver) ControllerPublishVolume(
 			return nil, status.Errorf(codes.AlreadyExists,
 				"volume %q is published already, with readonly %t", id, device.readonly)
 		}
+		if err := d.store.unmarkAttachedByNode(id); err != nil {
+			return nil, grpcError(err)
+		}
 		return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{
 			ContextDevice: device.path, ContextReadonly: strconv.FormatBool(device.readonly),
 		}}, nil

@@ -68,6 +68,9 @@ func (d *Driver) NodeStageVolume(
 		if err := d.checkPublished(id); err != nil {
 			return nil, grpcError(err)
 		}
+		if err := d.markAttachedByNode(id, req.GetPublishContext()); err != nil {
+			return nil, grpcError(err)
+		}
 		// The device of the publish context may be from before a reboot: the image is what counts.
 		device, err := d.ensureAttached(id, req.GetPublishContext()[ContextReadonly] == "true", false)
 		if err == nil && req.GetVolumeCapability().GetBlock() == nil {
@@ -172,7 +175,7 @@ func (d *Driver) NodeUnstageVolume(
 	return run(ctx, d.inflight, []string{req.GetVolumeId()}, func(context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		_, err := d.unmount(req.GetVolumeId(), "staging_target_path", req.GetStagingTargetPath())
 		if err == nil {
-			err = d.detachUnused(req.GetVolumeId())
+			err = errors.Join(d.detachUnused(req.GetVolumeId()), d.detachUnpublished(req.GetVolumeId()))
 		}
 		if err != nil {
 			return nil, grpcError(err)

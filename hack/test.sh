@@ -63,10 +63,7 @@ apiserver() { go test -vet=off -tags integration -count=1 -timeout 20m -run 'Liv
 # time (t.Parallel), and as many others as take about as long as the rest.
 beside='^Test(NodeFollowsItsAddress|NodeAPI|Issuers|DeclaredFeatures|ExternalAttacher|Expansion|VolumesFollowTheirPods|Disks|LimitsOfEphemeralStorage|'
 beside+='ChildrenOfBerthUpMayDie|CertificatesAreRenewedWhileTheClusterRuns|SizesOfVolumes|Why|SnapshotControllersOfOthers|Snapshots|Sidecar|'
-beside+='ResourceMetrics|PrivateImages|Pods|APIServerAway|LocalPathProvisioner|ProvisionOnAnAPIServer|SavedCluster|EmbeddedInCluster|TwoClusters)$'
-
-# failing does not pass yet, which docs/requirements/provision.md says of D-4.
-failing='^TestNodeDeployment$'
+beside+='ResourceMetrics|PrivateImages|Pods|APIServerAway|LocalPathProvisioner|ProvisionOnAnAPIServer|SavedCluster|EmbeddedInCluster|TwoClusters|NodeDeployment)$'
 
 clusters() {
 	local status=0 other
@@ -76,7 +73,7 @@ clusters() {
 	env --default-signal=INT hack/netns.sh sh -euc 'cd test/integration && exec "$0" -test.timeout 40m -test.parallel 3 -test.run "$1"' \
 		"$logs/integration.test" "$beside" >"$logs/clusters-beside.log" 2>&1 &
 	other=$!
-	(cd test/integration && "$logs/integration.test" -test.timeout 40m -test.skip "$beside|$failing") || status=1
+	(cd test/integration && "$logs/integration.test" -test.timeout 40m -test.skip "$beside") || status=1
 	go test -vet=off -tags integration -count=1 -timeout 20m ./up/containerd/... ./berthtest || status=1
 	wait "$other" || status=1
 	cat "$logs/clusters-beside.log"

@@ -48,7 +48,7 @@ func (d *Driver) ControllerPublishVolume(
 			return nil, status.Errorf(codes.AlreadyExists,
 				"volume %q is published already, with readonly %t", id, device.readonly)
 		}
-		if err := d.store.unmarkAttachedByNode(id); err != nil {
+		if err := d.nodeMark(id).clear(); err != nil {
 			return nil, grpcError(err)
 		}
 		return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{

@@ -9,12 +9,45 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// attachedByNodeName marks a volume that the node service attached, because its CSIDriver asks for no attachment: nobody but the node
-// service detaches it. A volume that is published by the controller service is detached by that.
-const attachedByNodeName = "attached-by-node"
+// nodeMark is the path of the file that marks a volume that the node service attached, because its CSIDriver asks for no attachment: only
+// the node service detaches it. A volume that is published by the controller service is detached by that.
+type nodeMark string
 
-// markAttachedByNode marks the volume, before it is attached: a driver that ends in between leaves no device that nobody detaches. A volume
-// that is attached already belongs to whoever attached it. The caller holds the id.
+// nodeMark returns the mark of a volume. The caller holds the id.
+func (d *Driver) nodeMark(id string) nodeMark {
+	return nodeMark(filepath.Join(d.store.dir(id), "attached-by-node"))
+}
+
+func (m nodeMark) isSet() (bool, error) {
+	_, err := os.Lstat(string(m))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look whether the node attached a volume: %w", err)
+	}
+	return true, nil
+}
+
+func (m nodeMark) set() error {
+	if err := atomicfile.Write(string(m), nil, 0o600); err != nil {
+		return fmt.Errorf("mark a volume as attached by the node: %w", err)
+	}
+	return nil
+}
+
+func (m nodeMark) clear() error {
+	if marked, err := m.isSet(); err != nil || !marked {
+		return err
+	}
+	if err := os.Remove(string(m)); err != nil {
+		return fmt.Errorf("unmark a volume that the node attached: %w", err)
+	}
+	return atomicfile.SyncDir(filepath.Dir(string(m)))
+}
+
+// markAttachedByNode marks the volume if it is not published, before it is attached: a driver that ends in between leaves no device
+// attached for ever. A volume that is attached already belongs to whoever attached it. The caller holds the id.
 func (d *Driver) markAttachedByNode(id string, publishContext map[string]string) error {
 	if d.config.Shared || publishContext[ContextReadonly] != "" {
 		return nil
@@ -23,40 +56,15 @@ func (d *Driver) markAttachedByNode(id string, publishContext map[string]string)
 	if err != nil || device != nil {
 		return err
 	}
-	if err := atomicfile.Write(d.store.attachedByNode(id), nil, 0o600); err != nil {
-		return fmt.Errorf("mark volume %q as attached by the node: %w", id, err)
-	}
-	return nil
+	return d.nodeMark(id).set()
 }
-
-// isAttachedByNode reports whether the volume has the mark.
-func (s *store) isAttachedByNode(id string) (bool, error) {
-	_, err := os.Lstat(s.attachedByNode(id))
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// unmarkAttachedByNode removes the mark, if there is one. The caller holds the id.
-func (s *store) unmarkAttachedByNode(id string) error {
-	if marked, err := s.isAttachedByNode(id); err != nil || !marked {
-		return err
-	}
-	if err := os.Remove(s.attachedByNode(id)); err != nil {
-		return fmt.Errorf("unmark volume %q, which the node attached: %w", id, err)
-	}
-	return atomicfile.SyncDir(s.dir(id))
-}
-
-func (s *store) attachedByNode(id string) string { return filepath.Join(s.dir(id), attachedByNodeName) }
 
 // detachUnpublished detaches a volume that the node service attached and that nothing here has mounted any more. The caller holds the id.
 func (d *Driver) detachUnpublished(id string) error {
 	if d.config.Shared || !isVolumeID(id) {
 		return nil
 	}
-	if marked, err := d.store.isAttachedByNode(id); err != nil || !marked {
+	if marked, err := d.nodeMark(id).isSet(); err != nil || !marked {
 		return err
 	}
 	device, err := d.loops.find(d.store.image(id))
@@ -77,5 +85,5 @@ func (d *Driver) detachUnpublished(id string) error {
 		d.unlimit(device)
 		d.logger.Info("detached volume, which the node attached", "volume", id, "device", device.path)
 	}
-	return d.store.unmarkAttachedByNode(id)
+	return d.nodeMark(id).clear()
 }

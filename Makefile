@@ -138,9 +138,9 @@ neighbours: build ## run bad neighbours on a real cluster: fork bomb, floods, de
 	@$(GO) test -tags integration -count=1 -timeout 30m -run "^Test(More)?BadNeighbours$$" -v ./test/integration -more-neighbours $(ARGS)
 
 .PHONY: kills
-kills: build ## kill components of a cluster at random while 500 Pods start and end, PODS=… RUNTIME=… SHIMS=1 (root; half an hour)
+kills: build ## kill components of a cluster and shims at random while 500 Pods start and end, PODS=… RUNTIME=… (root; half an hour)
 	@BERTH_TEST_RUNTIME=$(RUNTIME) $(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -pods $(or $(PODS),500) -at-once 12 \
-		$(if $(SHIMS),-kill-shims) -keep-logs $(BIN)/logs
+		-keep-logs $(BIN)/logs
 
 .PHONY: faults
 faults: build ## run Pods with a failing runtime and without an API server, PODS=… AWAY=2m RUNTIME=… (root)

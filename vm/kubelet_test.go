@@ -76,8 +76,14 @@ func TestKubeletAfterReboot(t *testing.T) {
 // startStandaloneKubelet boots a machine in which the kubelet starts the Pods of a directory in guest, with more configuration.
 func startStandaloneKubelet(t *testing.T, pods, config string) *Machine {
 	t.Helper()
+	return startStandaloneKubeletOn(t, "containerd-shim-runc-v2", pods, config)
+}
+
+// startStandaloneKubeletOn is startStandaloneKubelet with a shim.
+func startStandaloneKubeletOn(t *testing.T, shim, pods, config string) *Machine {
+	t.Helper()
 	m := start(t, Options{Shares: []Share{{Dir: guestShare(t), Path: share}}, Name: "node", MemoryMiB: 2048})
-	installContainerd(t, m, share, "10.100.0.0/24", pauseImage)
+	output(t, m, "SHIM="+shim+" "+containerdScript(share, "10.100.0.0/24", pauseImage))
 	importImage(t, m, share, pauseArchive(t))
 	installKubelet(t, m, share, "10-standalone.conf")
 	output(t, m, "mkdir -p /etc/kubernetes /var/log/pods-ends && cp -r "+share+"/guest/"+pods+" /etc/kubernetes/manifests && (cat "+share+

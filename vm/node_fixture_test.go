@@ -66,7 +66,11 @@ func installKubelet(t *testing.T, m *Machine, share, dropIn string) {
 // installContainerd installs containerd in the machine, with subnet as the network of its Pods.
 func installContainerd(t *testing.T, m *Machine, share, subnet, sandbox string) {
 	t.Helper()
-	output(t, m, "sh "+quote(share)+"/guest/containerd.sh "+quote(share)+" "+subnet+" "+sandbox)
+	output(t, m, containerdScript(share, subnet, sandbox))
+}
+
+func containerdScript(share, subnet, sandbox string) string {
+	return "sh " + quote(share) + "/guest/containerd.sh " + quote(share) + " " + subnet + " " + sandbox
 }
 
 // importImage imports a docker archive into the machine's containerd.

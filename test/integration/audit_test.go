@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -97,17 +98,34 @@ func (a nodeAudit) orphans(ctx context.Context, client *cri.Client, pods []corev
 		}
 	}
 	for what, pattern := range map[string]string{
-		"pod addresses":              filepath.Join(a.runDir, "addresses", a.bridge, "[0-9]*"),
-		"interfaces":                 "/sys/class/net/" + a.bridge + "/brif/*",
-		"network records":            "/var/lib/cni/results/" + a.bridge + "-*",
-		"network namespaces":         filepath.Join(a.runDir, "containerd", "*", "netns", "*"),
-		"shared memory of a sandbox": filepath.Join(a.runDir, "containerd", "*", "sandboxes", "*", "shm"),
+		"pod addresses":      filepath.Join(a.runDir, "addresses", a.bridge, "[0-9]*"),
+		"interfaces":         "/sys/class/net/" + a.bridge + "/brif/*",
+		"network records":    "/var/lib/cni/results/" + a.bridge + "-*",
+		"network namespaces": filepath.Join(a.runDir, "containerd", "*", "netns", "*"),
 	} {
 		if paths := glob(pattern); len(paths) > networked {
 			found = append(found, fmt.Sprintf("%d %s for %d sandboxes: %v", len(paths), what, networked, paths))
 		}
 	}
-	return found
+	return append(found, a.orphanMemory(networked)...)
+}
+
+// orphanMemory is the shared memory of sandboxes that have ended. The directory of one stays as long as the sandbox is known.
+func (a nodeAudit) orphanMemory(ready int) []string {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(a.runDir))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var memory []string
+	for _, mount := range mounts {
+		if filepath.Base(mount.Mountpoint) == "shm" {
+			memory = append(memory, mount.Mountpoint)
+		}
+	}
+	if len(memory) > ready {
+		return []string{fmt.Sprintf("%d mounts of shared memory for %d sandboxes: %v", len(memory), ready, memory)}
+	}
+	return nil
 }
 
 // runtimeObjects returns what the runtime has: known are the IDs of its sandboxes and containers, networked how many sandboxes hold

@@ -19,7 +19,6 @@ var (
 	podCount    = flag.Int("pods", 24, "how many Pods TestKills runs; TestRuntimeFaults runs half as many")
 	concurrency = flag.Int("at-once", 8, "how many of these Pods run at the same time")
 	killPause   = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
-	killShims   = flag.Bool("kill-shims", false, "TestKills kills shims, too")
 	seedFlag    = flag.Uint64("seed", 0, "random seed; 0 means a random one")
 )
 
@@ -32,19 +31,16 @@ func randomSeed(t testing.TB) uint64 {
 	return number
 }
 
-// TestKills kills berth with its kubelet, containerd, the control plane, and with -kill-shims the shims of some Pods, at random moments
-// while Pods are created, run, execute commands, crash, end and are deleted. The result must be the same as without kills, Pods whose shim
-// was killed run again, and the node must keep nothing of a Pod that is gone.
+// TestKills kills berth with its kubelet, containerd, the control plane and the shims of some Pods at random moments while Pods are
+// created, run, execute commands, crash, end and are deleted. The result must be the same as without kills, Pods whose shim was killed
+// run again, and the node must keep nothing of a Pod that is gone.
 func TestKills(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	l := newLifecycleRunner(t, c.dataDir+"/admin.kubeconfig", homeNode)
 	check := l.startHealthy(t.Context(), 3)
-	var victims *shimVictims
-	if *killShims {
-		victims = l.startShimVictims(2)
-	}
+	victims := l.startShimVictims(2)
 
 	number := randomSeed(t)
 	random := rand.New(rand.NewPCG(number, 2))
@@ -65,9 +61,7 @@ func TestKills(t *testing.T) {
 	t.Logf("killed: %v", kills)
 	require.NoError(t, ignoreInterruptedStarts(t, err, kills["containerd"]+kills["berth"]))
 	require.NoError(t, check())
-	if victims != nil {
-		victims.requireRunning()
-	}
+	victims.requireRunning()
 	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	c.audit().requireClean(t, pods.Items)
@@ -94,13 +88,10 @@ func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 	return errors.Join(left...)
 }
 
-// killRandom kills one of the cluster's processes, or a shim of one of the victims if there are any, and starts berth again if it was that.
+// killRandom kills one of the cluster's processes, or the shim of one of the victims, and starts berth again if it was that.
 func killRandom(c *cluster, victims *shimVictims, random *rand.Rand) string {
 	c.t.Helper()
-	names := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane"}
-	if victims != nil {
-		names = append(names, "shim", "shim")
-	}
+	names := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane", "shim", "shim"}
 	name := names[random.IntN(len(names))]
 	if name == "shim" {
 		return victims.kill(random)

@@ -163,8 +163,8 @@ func (c Config) hasContainer(id string) bool {
 	return err == nil
 }
 
-// Watch records the exits that containerd reports, until ctx is done or containerd exits. It waits for a containerd that
-// is still starting.
+// Watch records the exits of containers that containerd reports, and releases the shared memory of sandboxes that end, until ctx is
+// done or containerd exits. It waits for a containerd that is still starting.
 func (e *ExitRecords) Watch(ctx context.Context) error {
 	conn, err := dial(e.config.Socket())
 	if err != nil {
@@ -192,17 +192,19 @@ func (e *ExitRecords) Watch(ctx context.Context) error {
 	}
 }
 
-// onEvent records the exit that an event reports.
+// onEvent acts on the exit that an event reports.
 func (e *ExitRecords) onEvent(event *containerdtypes.Envelope) error {
 	if event.Topic == "/tasks/exit" {
 		var ended eventsapi.TaskExit
 		if err := proto.Unmarshal(event.GetEvent().GetValue(), &ended); err != nil {
 			return err
 		}
-		if ended.ID == ended.ContainerID { // else the process is that of an exec
-			e.record(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
+		if ended.ID != ended.ContainerID {
+			return nil // the process is that of an exec
 		}
-		return nil
+		e.record(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
+		_, err := e.config.releaseSharedMemory(ended.ContainerID) // a container that is no sandbox has none
+		return err
 	}
 	var deleted eventsapi.ContainerDelete
 	if err := proto.Unmarshal(event.GetEvent().GetValue(), &deleted); err != nil {

@@ -23,8 +23,8 @@ import (
 // OrphanCleanupPeriod is the default period of [Config.RunOrphanCleanup].
 const OrphanCleanupPeriod = 2 * time.Minute
 
-// RunOrphanCleanup removes what interrupted calls of a Pod's start have left behind, immediately and after each period
-// until ctx is done. Orphans can appear at any time, and no event reports them.
+// RunOrphanCleanup removes what interrupted calls of a Pod's start and shims that died have left behind, immediately and after each
+// period until ctx is done. Orphans can appear at any time, and no event reports them.
 func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, period time.Duration, logger *slog.Logger) {
 	ticker := clock.NewTicker(period)
 	defer ticker.Stop()
@@ -37,6 +37,7 @@ func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, pe
 			{"container", c.DeleteOrphanContainers},
 			{"task", c.DeleteOrphanTasks},
 			{"sandbox", c.DeleteOrphanSandboxes},
+			{"shared memory", c.ReleaseSharedMemory},
 		} {
 			removed, err := orphans.remove(ctx)
 			if len(removed) > 0 {

@@ -36,10 +36,7 @@ func TestRuntimesSideBySide(t *testing.T) {
 		require.NoError(t, err, runtime)
 		require.Equal(t, "demo dev\n", string(exec.Stdout), runtime)
 		n.killShim(t, p.sandbox)
-		require.Eventually(t, func() bool {
-			status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
-			return err == nil && status.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED && status.Status.ExitCode != 0
-		}, waitTimeout, 5*time.Millisecond, "the container of a shim that was killed has ended: %s", runtime)
+		n.waitExited(t, p)
 		n.end(t, p)
 	}
 	n.requireNothingLeftExcept(t, n.RunDir+"/s/") // a killed shim does not remove its socket: RemoveDeadSockets does
@@ -47,6 +44,15 @@ func TestRuntimesSideBySide(t *testing.T) {
 	n.requireNothingLeft(t)
 	n.stop(t)
 	n.clean(t)
+}
+
+// waitExited waits until containerd knows that the container of a shim that was killed has ended.
+func (n *fixture) waitExited(t testing.TB, p pod) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
+		return err == nil && status.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED && status.Status.ExitCode != 0
+	}, waitTimeout, 5*time.Millisecond)
 }
 
 // requireNothingLeftExcept waits until nothing is left but files with a prefix.

@@ -80,9 +80,11 @@ disabled_plugins = [
 ]
 
 # Containerd takes a shim that gives no answer in time for dead, and kills what runs there. Its own defaults, 5 and 2
-# seconds, are short on a machine with too much to do, and nothing is gained by killing a Pod that is only slow.
+# seconds, are short on a machine with too much to do, and nothing is gained by killing a Pod that is only slow. The removal of
+# what a dead shim has left is killed after its time, 5 seconds by default: what it has not come to would be left for good.
 [timeouts]
   "io.containerd.timeout.shim.load" = "1m"
+  "io.containerd.timeout.shim.cleanup" = "1m"
   "io.containerd.timeout.task.state" = "1m"
 
 [plugins."io.containerd.server.v1.grpc"]

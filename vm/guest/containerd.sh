@@ -5,9 +5,10 @@
 #
 #   containerd.sh PROGRAMS SUBNET SANDBOX_IMAGE
 #
-# PROGRAMS has containerd, its shim, runc, and the plugins in cni/. SUBNET is the Pods' network on this machine.
+# PROGRAMS has containerd, the shims, runc, and the plugins in cni/. SUBNET is the Pods' network on this machine. The variable
+# SHIM names the shim of all Pods; without it that is containerd's.
 set -eu
-programs=$1 subnet=$2 sandbox=$3
+programs=$1 subnet=$2 sandbox=$3 shim=${SHIM:-containerd-shim-runc-v2}
 systemd=false bin=$programs cni=$programs/cni
 if [ -d /run/systemd/system ]; then
 	systemd=true bin=/usr/local/bin cni=/opt/cni/bin
@@ -30,7 +31,7 @@ runtime() {
 	cat <<TOML
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.$1]
       runtime_type = "io.containerd.runc.v2"
-      runtime_path = "$bin/containerd-shim-runc-v2"
+      runtime_path = "$bin/$shim"
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.$1.options]
         BinaryName = "$bin/runc"
         SystemdCgroup = $systemd

@@ -19,7 +19,9 @@ import (
 // Options are those of the runtime in containerd's configuration.
 type Options struct {
 	// Root is the directory of runc's state: each container has a directory in it.
-	Root          string
+	Root string
+	// Runc is the program runc, for checkpoints; empty for the one in PATH.
+	Runc          string
 	SystemdCgroup bool
 	NoPivotRoot   bool
 	NoNewKeyring  bool

@@ -44,7 +44,7 @@ func describe() *features.Features {
 	described := &features.Features{
 		OCIVersionMin: "1.0.0",
 		OCIVersionMax: specs.Version,
-		Annotations:   map[string]string{"org.opencontainers.runc.checkpoint.enabled": "false"},
+		Annotations:   map[string]string{"org.opencontainers.runc.checkpoint.enabled": "true"},
 		Hooks:         configs.KnownHookNames(),
 		MountOptions:  specconv.KnownMountOptions(),
 		Linux: &features.Linux{

@@ -174,9 +174,3 @@ func (s *Service) Update(_ context.Context, r *api.UpdateTaskRequest) (*emptypb.
 	}
 	return empty, nil
 }
-
-// Checkpoint is not implemented: the part of runc's library that calls CRIU is left out of this program.
-func (s *Service) Checkpoint(_ context.Context, r *api.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint container %s: this shim makes no checkpoints, use runc's: %w",
-		r.ID, errdefs.ErrNotImplemented))
-}

@@ -94,7 +94,7 @@ func (s *Service) create(ctx context.Context, r *api.CreateTaskRequest) (_ *task
 	inner, run, master, err := container.Create(ctx, s.deps.Orphans, container.Request{
 		ID: r.ID, Bundle: r.Bundle, Terminal: r.Terminal, Streams: streams,
 		Options: container.Options{
-			Root: Root(&runtimeOptions, s.namespace), SystemdCgroup: runtimeOptions.SystemdCgroup,
+			Root: Root(&runtimeOptions, s.namespace), Runc: runtimeOptions.BinaryName, SystemdCgroup: runtimeOptions.SystemdCgroup,
 			NoPivotRoot: runtimeOptions.NoPivotRoot, NoNewKeyring: runtimeOptions.NoNewKeyring,
 			SeccompDir: filepath.Join(filepath.Dir(Root(&runtimeOptions, s.namespace)), seccompDir),
 		},

@@ -385,10 +385,6 @@ func TestNothingIsLeftOfManyExecs(t *testing.T) {
 
 func TestWhatIsNotImplementedIsRefused(t *testing.T) {
 	f := newFixture(t)
-	f.run(t, "c", nil, []string{"/bin/sleep", "1000"})
-	if _, err := f.Checkpoint(t.Context(), &api.CheckpointTaskRequest{ID: "c"}); !isKind(err, errdefs.ErrNotImplemented) {
-		t.Errorf("checkpoint: %v", err)
-	}
 	if _, err := f.Create(t.Context(), &api.CreateTaskRequest{ID: "d", Checkpoint: "/x"}); !isKind(err, errdefs.ErrNotImplemented) {
 		t.Errorf("restore: %v", err)
 	}

@@ -52,7 +52,7 @@ func TestManyExecsAndPodsLeaveNothing(t *testing.T) {
 	}
 	execs(2 * atOnce)
 	pods(2 * atOnce)
-	before := n.settled(t, shim)
+	before := n.steadyHoldings(t, shim)
 	began := time.Now()
 	execs(*leakExecs)
 	ran := time.Since(began)
@@ -60,7 +60,7 @@ func TestManyExecsAndPodsLeaveNothing(t *testing.T) {
 	t.Logf("%d execs in %s, %d Pods in %s", *leakExecs, ran, *leakPods, time.Since(began)-ran)
 	var after nodeHoldings
 	require.Eventually(t, func() bool {
-		after = n.settled(t, shim)
+		after = n.steadyHoldings(t, shim)
 		return after.within(before)
 	}, waitTimeout, time.Second, "before: %+v", before)
 	t.Logf("before: %+v", before)
@@ -103,8 +103,8 @@ func (h nodeHoldings) within(before nodeHoldings) bool {
 		!grown(h.Containerd, before.Containerd) && !grown(h.Shim, before.Shim)
 }
 
-// settled reads the nodeHoldings when two readings in a row are the same, or their last value: what has ended may still be on its way.
-func (n *fixture) settled(t testing.TB, shim int) (now nodeHoldings) {
+// steadyHoldings reads the nodeHoldings when two readings in a row are the same, or their last value: what has ended may still be on its way.
+func (n *fixture) steadyHoldings(t testing.TB, shim int) (now nodeHoldings) {
 	t.Helper()
 	for range 60 {
 		last := now

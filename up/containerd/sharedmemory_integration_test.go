@@ -29,7 +29,7 @@ func (n *fixture) sharedMemory(t testing.TB) (mounts []string) {
 }
 
 // TestDeadSandboxKeepsNoSharedMemory kills the shims of Pods whose containers are kept, as the kubelet keeps those of a Pod that it has
-// started again: the memory at /dev/shm is released at once, or, after nobody followed the events, by the clean-up. That of a
+// started again: the memory at /dev/shm is released at once, or by the clean-up if no process followed the events. That of a
 // Pod that runs stays.
 func TestDeadSandboxKeepsNoSharedMemory(t *testing.T) {
 	n := newFixture(t)

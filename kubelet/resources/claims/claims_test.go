@@ -84,7 +84,9 @@ type fixture struct {
 	root   string
 	client *fake.Clientset
 	driver *driver
-	clock  clock.Clock
+	// stopDriver ends the driver's server. It may be called again.
+	stopDriver func()
+	clock      clock.Clock
 	// changed are the Pods of whose devices the health has changed.
 	changed chan types.UID
 }
@@ -96,16 +98,23 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
 	f := &fixture{t: t, root: root, client: fake.NewClientset(), driver: &driver{reports: make(chan []*healthapi.DeviceHealth)}, changed: make(chan types.UID, 100)}
-	listener, err := net.Listen("unix", filepath.Join(root, "dra.sock"))
-	require.NoError(t, err)
+	f.serveDriver()
+	t.Cleanup(func() { f.stopDriver() })
+	f.restart()
+	return f
+}
+
+// serveDriver serves the driver's socket until stopDriver is called.
+func (f *fixture) serveDriver() {
+	f.t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(f.root, "dra.sock"))
+	require.NoError(f.t, err)
 	server := grpc.NewServer()
 	draapi.RegisterDRAPluginServer(server, f.driver)
 	healthapi.RegisterDRAResourceHealthServer(server, f.driver)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
-	f.restart()
-	return f
+	f.stopDriver = func() { server.Stop(); <-done }
 }
 
 func (f *fixture) restart() {

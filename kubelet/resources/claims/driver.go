@@ -9,53 +9,66 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
 	dravbeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 
+	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/unixsock"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
-	"github.com/berth-dev/berth/kubelet/resources/delay"
 )
 
-// wipeDelay is how long the ResourceSlices of a driver outlive it: it may be restarting.
-const wipeDelay = 30 * time.Second
-
-// wipeTimeout bounds the request that deletes ResourceSlices.
-const wipeTimeout = 30 * time.Second
-
-// driver is a DRA driver. Its last registration counts: a driver that is replaced registers again before it ends.
+// driver is a DRA driver. Of its sockets the last one that responds counts: a driver that is replaced registers again before it ends.
 type driver struct {
 	// sockets are those that it is registered with, the newest last.
-	sockets []connection
-	client  draapi.DRAPluginClient
-	// wipe removes its ResourceSlices some time after its last socket is gone.
-	wipe *delay.Call
+	sockets []*connection
+	// cancelRemoval cancels the removal of its ResourceSlices; nil while a socket responds, and after the removal.
+	cancelRemoval context.CancelFunc
 	// watch has the health of its devices; nil while it has no socket.
 	watch *healthWatch
 }
 
+// connection is the connection to one socket of a driver.
 type connection struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	client   draapi.DRAPluginClient
+	// responds says that the connection is established.
+	responds bool
+}
+
+// newest returns the newest socket, nil if there is none.
+func (d *driver) newest() *connection {
+	if len(d.sockets) == 0 {
+		return nil
+	}
+	return d.sockets[len(d.sockets)-1]
+}
+
+// preferred returns the newest socket that responds, or else the newest one; nil if there is none.
+func (d *driver) preferred() *connection {
+	for _, c := range slices.Backward(d.sockets) {
+		if c.responds {
+			return c
+		}
+	}
+	return d.newest()
 }
 
 var _ pluginmanager.Handler = (*Manager)(nil)
 
-// driver returns a driver that is registered.
-func (m *Manager) driver(name string) (*driver, error) {
+// client returns the client of a driver that is registered.
+func (m *Manager) client(name string) (draapi.DRAPluginClient, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.drivers[name]
-	if d == nil || d.client == nil {
-		return nil, fmt.Errorf("DRA driver %s is not registered", name)
+	if d := m.drivers[name]; d != nil {
+		if c := d.preferred(); c != nil {
+			return c.client, nil
+		}
 	}
-	return &driver{client: d.client}, nil
+	return nil, fmt.Errorf("DRA driver %s is not registered", name)
 }
 
 // Register implements pluginmanager.Handler.
@@ -76,27 +89,51 @@ func (m *Manager) Register(_ context.Context, found pluginmanager.Plugin) error 
 	if err != nil {
 		return fmt.Errorf("connect to DRA driver %s at %s: %w", found.Name, found.Endpoint, err)
 	}
-	c := connection{endpoint: found.Endpoint, conn: conn, client: draapi.NewDRAPluginClient(conn)}
+	c := &connection{endpoint: found.Endpoint, conn: conn, client: draapi.NewDRAPluginClient(conn)}
 	if service == dravbeta.DRAPluginService {
 		c.client = dravbeta.V1Beta1ClientWrapper{DRAPluginClient: dravbeta.NewDRAPluginClient(conn)}
 	}
+	return m.add(found.Name, c)
+}
+
+// add makes a connection the newest of a driver.
+func (m *Manager) add(name string, c *connection) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.drivers[found.Name]
+	if m.running != nil && m.running.Err() != nil {
+		_ = c.conn.Close()
+		return fmt.Errorf("register DRA driver %s: the kubelet is stopping", name)
+	}
+	d := m.drivers[name]
 	if d == nil {
 		d = &driver{}
-		m.drivers[found.Name] = d
+		m.drivers[name] = d
 	}
-	if d.wipe != nil {
-		d.wipe.Stop()
-		d.wipe = nil
-	}
-	d.remove(found.Endpoint)
+	d.remove(c.endpoint)
 	d.sockets = append(d.sockets, c)
-	d.client = c.client
-	m.watchHealth(found.Name, d)
+	m.watches.Go(contain.Guard("claims.connection", name, func() { m.watchConnection(name, d, c) }))
+	m.removeSlicesUnlessResponding(name, d)
+	m.watchHealth(name, d)
 	m.wake.Notify()
 	return nil
+}
+
+// watchConnection keeps the connection to a socket established, and records whether it is, until it is closed: a driver that has ended
+// may still be registered.
+func (m *Manager) watchConnection(name string, d *driver, c *connection) {
+	for state := c.conn.GetState(); state != connectivity.Shutdown; state = c.conn.GetState() {
+		if state == connectivity.Idle {
+			c.conn.Connect()
+		}
+		m.mu.Lock()
+		if responds := state == connectivity.Ready; responds != c.responds {
+			c.responds = responds
+			m.deps.Logger.Info("connection to a DRA driver changed", "driver", name, "socket", c.endpoint, "responds", responds)
+			m.removeSlicesUnlessResponding(name, d)
+		}
+		m.mu.Unlock()
+		c.conn.WaitForStateChange(context.Background(), state) // closing it is a change
+	}
 }
 
 // Deregister implements pluginmanager.Handler.
@@ -107,62 +144,30 @@ func (m *Manager) Deregister(_ context.Context, gone pluginmanager.Plugin) error
 	if d == nil {
 		return nil
 	}
-	newest := len(d.sockets) > 0 && d.sockets[len(d.sockets)-1].endpoint == gone.Endpoint
+	newest := d.newest()
 	d.remove(gone.Endpoint)
-	if newest {
+	if newest != nil && newest.endpoint == gone.Endpoint {
 		m.forgetHealth(gone.Name, d)
 	}
-	if d.client == nil && d.wipe == nil {
-		d.wipe = delay.After(m.deps.Clock, wipeDelay, func() { m.wipe(gone.Name, d) })
-	}
+	m.removeSlicesUnlessResponding(gone.Name, d)
 	return nil
 }
 
 // remove closes the connection to a socket.
 func (d *driver) remove(endpoint string) {
-	d.client = nil
-	d.sockets = slices.DeleteFunc(d.sockets, func(c connection) bool {
+	d.sockets = slices.DeleteFunc(d.sockets, func(c *connection) bool {
 		if c.endpoint != endpoint {
 			return false
 		}
 		_ = c.conn.Close()
 		return true
 	})
-	if n := len(d.sockets); n > 0 {
-		d.client = d.sockets[n-1].client
-	}
-}
-
-// wipe deletes the ResourceSlices of a driver that has not come back.
-func (m *Manager) wipe(name string, gone *driver) {
-	m.mu.Lock()
-	back := m.drivers[name] != gone || gone.client != nil
-	if !back {
-		delete(m.drivers, name)
-	}
-	m.mu.Unlock()
-	if back {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), wipeTimeout)
-	defer cancel()
-	selector := fields.Set{resourceapi.ResourceSliceSelectorNodeName: m.config.NodeName, resourceapi.ResourceSliceSelectorDriver: name}
-	err := m.deps.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: selector.String()})
-	if err != nil {
-		m.deps.Logger.Warn("failed to delete the ResourceSlices of a DRA driver that is gone; delete them by hand, or restart the driver",
-			"driver", name, "error", err)
-		return
-	}
-	m.deps.Logger.Info("DRA driver is gone; deleted its ResourceSlices", "driver", name)
 }
 
 func (m *Manager) closeDrivers() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.drivers {
-		if d.wipe != nil {
-			d.wipe.Stop()
-		}
 		if d.watch != nil {
 			d.watch.stop()
 		}

@@ -53,13 +53,14 @@ func (m *Manager) watchHealth(name string, d *driver) {
 		d.watch.stop()
 		d.watch = nil
 	}
-	if d.client == nil || m.running == nil || m.running.Err() != nil {
+	newest := d.newest()
+	if newest == nil || m.running == nil || m.running.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(m.running)
 	w := &healthWatch{cancel: cancel}
 	d.watch = w
-	client := healthapi.NewDRAResourceHealthClient(d.sockets[len(d.sockets)-1].conn)
+	client := healthapi.NewDRAResourceHealthClient(newest.conn)
 	m.watches.Go(contain.Guard("claims.health", name, func() { m.runHealth(ctx, name, w, client) }))
 }
 

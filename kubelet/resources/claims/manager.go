@@ -55,7 +55,8 @@ type Manager struct {
 	busy map[key]chan struct{}
 	// orphans are Pods that ended while no kubelet ran, and whose claims are still prepared.
 	orphans map[types.UID]bool
-	// running is the context of the watches of health, nil before Start; watches counts them.
+	// running is the context of the watches of health and of removals of ResourceSlices, nil before Start; watches counts these, and the
+	// watches of connections.
 	running context.Context //nolint:containedctx // drivers register by calls that end sooner
 	watches sync.WaitGroup
 }
@@ -219,13 +220,13 @@ func check(pod *corev1.Pod, object *resourceapi.ResourceClaim) error {
 
 // ask has a driver prepare a claim.
 func (m *Manager) ask(ctx context.Context, name string, c *claim) ([]device, error) {
-	d, err := m.driver(name)
+	client, err := m.client(name)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := d.client.NodePrepareResources(ctx, &draapi.NodePrepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
+	resp, err := client.NodePrepareResources(ctx, &draapi.NodePrepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
 	if err != nil {
 		return nil, fmt.Errorf("NodePrepareResources of driver %s: %w", name, err)
 	}
@@ -307,13 +308,13 @@ func (m *Manager) unprepare(ctx context.Context, k key, uid types.UID) error {
 
 // askBack has a driver unprepare a claim.
 func (m *Manager) askBack(ctx context.Context, name string, c *claim) error {
-	d, err := m.driver(name)
+	client, err := m.client(name)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := d.client.NodeUnprepareResources(ctx, &draapi.NodeUnprepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
+	resp, err := client.NodeUnprepareResources(ctx, &draapi.NodeUnprepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
 	if err != nil {
 		return fmt.Errorf("NodeUnprepareResources of driver %s: %w", name, err)
 	}
@@ -341,14 +342,16 @@ func (m *Manager) Retain(has func(uid types.UID) bool) {
 	m.wake.Notify()
 }
 
-// Start unprepares the claims of Pods that ended while no kubelet ran, removes the ResourceSlices of drivers that are gone, and
+// Start unprepares the claims of Pods that ended while no kubelet ran, removes the ResourceSlices of drivers that do not respond, and
 // watches the health of their devices, until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.running = ctx
 	for name, d := range m.drivers {
 		m.watchHealth(name, d)
+		m.removeSlicesUnlessResponding(name, d)
 	}
+	m.removeSlices(ctx, "", m.slicesOfUnknown, func() {})
 	m.mu.Unlock()
 	defer m.watches.Wait()
 	defer m.closeDrivers()

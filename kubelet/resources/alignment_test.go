@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 	"github.com/berth-dev/berth/kubelet/resources/machine/machinetest"
+	"github.com/berth-dev/berth/kubelet/resources/memory"
 )
 
 // TestPodsThatCannotBeAligned admits Pods on a machine with two NUMA nodes of four CPUs each, of which CPU 0 is reserved. What a policy
@@ -54,6 +55,24 @@ func TestPodsThatCannotBeAligned(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusalsSayWhatIsFree: the message of a refused Pod is what `berth explain` has to go by.
+func TestRefusalsSayWhatIsFree(t *testing.T) {
+	m, err := resources.New(resources.Deps{
+		Client: fake.NewClientset(), Topology: machinetest.New(2, 1, 4, 1), OnPoolChanged: func() {}, OnDevicesChanged: func() {},
+		OnHealthChanged: func(types.UID) {},
+	}, resources.Config{
+		Dir: t.TempDir(), StaticCPUs: true, ReservedCPUCount: 1, Policy: hints.SingleNode, StaticMemory: true,
+		ReservedMemory: memory.Reservation{0: {corev1.ResourceMemory: 1 << 30}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, m.Open())
+	require.True(t, m.Admit(&lifecycle.PodAdmitAttributes{Pod: podWithCPUs("first", "3")}).Admit)
+	refused := m.Admit(&lifecycle.PodAdmitAttributes{Pod: podWithCPUs("second", "5")})
+	require.Equal(t, "Resources cannot be allocated with Topology locality: policy single-numa-node of the topology manager finds no NUMA nodes "+
+		`that suit all resources of container "c": enough cpu is free on no nodes (free: 4 (none on NUMA node 0, 4-7 on NUMA node 1)); enough memory is free on `+
+		"{0} or {1} (free: 12Gi on NUMA node 0, 14Gi on NUMA node 1)", refused.Message)
 }
 
 func podWithCPUs(uid types.UID, count string) *corev1.Pod {

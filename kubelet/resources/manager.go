@@ -38,6 +38,8 @@ type provider interface {
 	PodHints(pod *corev1.Pod) hints.ByResource
 	// Allocate gives a container what it requests, if possible of the hint's nodes.
 	Allocate(pod *corev1.Pod, c *corev1.Container, hint hints.Hint) error
+	// Free describes how much of a resource is free on which NUMA nodes, for a message.
+	Free(resource string) string
 }
 
 // Manager gives containers their resources when their Pod is admitted, and takes them back when it has ended. It is safe for
@@ -243,15 +245,16 @@ func (m *Manager) merge(scope, subject string, of func(provider) hints.ByResourc
 			m.metrics.AlignFailures.WithLabelValues(scope, metrics.BoundaryNode).Inc()
 		}
 		return hint, rejection.New(rejection.TopologyAffinity, "Resources cannot be allocated with Topology locality: policy %s of the "+
-			"topology manager finds no NUMA nodes that suit all resources of %s: %s", m.config.Policy, subject, describe(all))
+			"topology manager finds no NUMA nodes that suit all resources of %s: %s", m.config.Policy, subject, m.describe(all))
 	}
 	return hint, nil
 }
 
-// describe returns on which NUMA nodes each resource is free.
-func describe(all []hints.ByResource) string {
+// describe returns of which NUMA nodes a container or a Pod could have each resource, and how much of it is free. The resources are in the
+// order of the providers.
+func (m *Manager) describe(all []hints.ByResource) string {
 	var parts []string
-	for _, resources := range all {
+	for i, resources := range all {
 		for name, list := range resources {
 			var sets []string
 			for _, h := range list {
@@ -260,7 +263,7 @@ func describe(all []hints.ByResource) string {
 			if len(sets) == 0 {
 				sets = []string{"no nodes"}
 			}
-			parts = append(parts, name+" is free on "+strings.Join(sets, " or "))
+			parts = append(parts, fmt.Sprintf("enough %s is free on %s (free: %s)", name, strings.Join(sets, " or "), m.providers[i].Free(name)))
 		}
 	}
 	slices.Sort(parts)

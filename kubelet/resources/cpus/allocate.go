@@ -161,6 +161,9 @@ func (m *Manager) allocate(pod *corev1.Pod, c *corev1.Container, n int, nodes hi
 	return nil
 }
 
+// Free describes which CPUs a container could have for itself.
+func (m *Manager) Free(string) string { return m.describe(m.free().Union(m.reusable)) }
+
 // describe returns how many CPUs there are, by their NUMA nodes.
 func (m *Manager) describe(cpus cpuset.CPUSet) string {
 	if cpus.IsEmpty() {

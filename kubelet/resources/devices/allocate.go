@@ -3,6 +3,8 @@ package devices
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -75,6 +77,42 @@ func (m *Manager) free(name string) []string {
 	}
 	used := m.used(name)
 	return slices.DeleteFunc(p.healthyIDs(), func(id string) bool { return used[id] })
+}
+
+// maxDescribed is how many devices a message names.
+const maxDescribed = 16
+
+// Free describes which devices of a resource are free.
+func (m *Manager) Free(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.describeFree(name)
+}
+
+// describeFree is Free. The caller holds mu.
+func (m *Manager) describeFree(name string) string {
+	var parts []string
+	free := m.free(name)
+	for i, id := range free {
+		if i == maxDescribed {
+			parts = append(parts, fmt.Sprintf("and %d more", len(free)-i))
+			break
+		}
+		text := id
+		for i, node := range m.pools[name].devices[id].nodes {
+			if i == 0 {
+				text += " on NUMA node "
+			} else {
+				text += " and "
+			}
+			text += strconv.Itoa(node)
+		}
+		parts = append(parts, text)
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Hints returns the sets of NUMA nodes on which a container could have its devices.
@@ -251,7 +289,11 @@ func (m *Manager) choose(p *pool, name string, n int, mask hints.Mask) (*grant, 
 	reused = reused[:min(len(reused), n)]
 	free := m.free(name)
 	if needed := n - len(reused); len(free) < needed {
-		return nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d", name, needed, len(free))
+		which := ""
+		if len(free) > 0 {
+			which = " (" + m.describeFree(name) + ")"
+		}
+		return nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d%s", name, needed, len(free), which)
 	}
 	var nodes []int
 	if mask != 0 && p.hasNodes() {

@@ -184,6 +184,11 @@ func (m *Manager) choose(want Amounts, hint hints.Hint) (hints.Mask, error) {
 	return mask, nil
 }
 
+// Free describes how much of a kind of memory is free.
+func (m *Manager) Free(kind string) string {
+	return m.draft.nodes.freeByNode(corev1.ResourceName(kind))
+}
+
 // enough reports whether the nodes have enough that is free.
 func (m *Manager) enough(mask hints.Mask, want Amounts) bool {
 	for kind, size := range want {

@@ -74,7 +74,7 @@ func TestMemoryComesFromAsFewNodesAsPossible(t *testing.T) {
 	require.Equal(t, "1", m.Nodes("c", "c").String())
 	require.Zero(t, m.Nodes("unknown", "c"))
 	err := admit(m, podOf("d", container("c", "5Gi", "")), hints.Hint{})
-	require.ErrorContains(t, err, "no NUMA nodes have enough memory that is free: node 0: 3221225472 of memory, node 1: 2147483648 of memory")
+	require.ErrorContains(t, err, "no NUMA nodes have enough memory that is free: memory: 3Gi on NUMA node 0, 2Gi on NUMA node 1")
 	require.NoError(t, m.Release("a"))
 	require.NoError(t, admit(m, podOf("d", container("c", "5Gi", "")), hints.Hint{}))
 	require.Equal(t, "0", m.Nodes("d", "c").String())

@@ -203,10 +203,17 @@ func (n nodeMap) hints(want Amounts, reusable func(hints.Mask, corev1.ResourceNa
 // describe returns what is free of the kinds of memory, for a message.
 func (n nodeMap) describe(want Amounts) string {
 	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(want)) {
+		parts = append(parts, fmt.Sprintf("%s: %s", kind, n.freeByNode(kind)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// freeByNode returns how much of one kind of memory each node has, for a message.
+func (n nodeMap) freeByNode(kind corev1.ResourceName) string {
+	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(n)) {
-		for _, kind := range slices.Sorted(maps.Keys(want)) {
-			parts = append(parts, fmt.Sprintf("node %d: %d of %s", id, n.freeOf([]int{id}, kind), kind))
-		}
+		parts = append(parts, fmt.Sprintf("%s on NUMA node %d", resource.NewQuantity(int64(n.freeOf([]int{id}, kind)), resource.BinarySI), id))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -64,11 +64,11 @@ func (f File) Read(policy string, into Content) (found bool, err error) {
 	return true, nil
 }
 
-// ReadOrSetAside reads the file of a policy without decisions that running containers depend on: a damaged one is set aside, and found is
-// false then.
-func (f File) ReadOrSetAside(logger *slog.Logger, policy string, into Content) (found bool, err error) {
+// Open is Read for the start of a manager. If containers have nothing of their own by the policy, a damaged file is set aside, and found is
+// false then: nothing that runs depends on it.
+func (f File) Open(logger *slog.Logger, policy string, containersHaveOwn bool, into Content) (found bool, err error) {
 	found, err = f.Read(policy, into)
-	if !errors.Is(err, ErrDamaged) {
+	if containersHaveOwn || !errors.Is(err, ErrDamaged) {
 		return found, err
 	}
 	statefile.SetAside(logger, f.Path(), err, "none: the policy of the "+f.Manager+" gives containers nothing of their own")

@@ -1,33 +1,19 @@
 package cpus_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/statefile"
-	"github.com/berth-dev/berth/internal/statefile/corrupt"
+	"github.com/berth-dev/berth/kubelet/resources/checkpoint/checkpointtest"
 	"github.com/berth-dev/berth/kubelet/resources/cpus"
 	"github.com/berth-dev/berth/kubelet/resources/machine/machinetest"
 )
 
 // TestDamagedStateOfNoDecisionsIsSetAside: without the policy static the file has nothing that the kubelet could not start without.
 func TestDamagedStateOfNoDecisionsIsSetAside(t *testing.T) {
-	corrupt.Each(t, func(t *testing.T) string {
-		dir := t.TempDir()
+	checkpointtest.DamagedIsSetAside(t, cpus.StateFile, "none", func(t *testing.T, dir string) {
 		_, err := open(machinetest.New(1, 1, 4, 1), dir, func(c *cpus.Config) { c.Static = false })
 		require.NoError(t, err)
-		return filepath.Join(dir, cpus.StateFile)
-	}, func(t *testing.T, way, path string) {
-		_, err := open(machinetest.New(1, 1, 4, 1), filepath.Dir(path), func(c *cpus.Config) { c.Static = false })
-		require.NoError(t, err)
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Contains(t, string(content), `"policyName":"none"`)
-		aside, err := statefile.Asides(path)
-		require.NoError(t, err)
-		require.Equal(t, way != "missing" && way != "no permission", len(aside) == 1, "%v", aside)
 	})
 }

@@ -115,12 +115,7 @@ func stateFile(dir string) checkpoint.File {
 // readState reads the file of the policy. found is false if there is none, or if a damaged one was set aside.
 func (m *Manager) readState() (s state, found bool, err error) {
 	var c fileContent
-	file := stateFile(m.config.Dir)
-	if m.config.Static {
-		found, err = file.Read(m.policy, &c)
-	} else {
-		found, err = file.ReadOrSetAside(m.logger, m.policy, &c)
-	}
+	found, err = stateFile(m.config.Dir).Open(m.logger, m.policy, m.config.Static, &c)
 	if err != nil || !found {
 		return s, false, err
 	}

@@ -36,6 +36,7 @@ images=k8s.io/kubernetes/test/images
 program() { ./build-static.sh "$out/programs/$1" "$2" "-s -w $3"; }
 program agnhost $images/agnhost "-X main.Version=$(cat "$module/test/images/agnhost/VERSION")"
 program nonewprivs $images/nonewprivs ""
+program sampledeviceplugin $images/sample-device-plugin ""
 program regression-issue-74839 $images/regression-issue-74839 ""
 program resource-consumer $images/resource-consumer ""
 program consume-cpu $images/resource-consumer/consume-cpu ""

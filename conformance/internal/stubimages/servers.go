@@ -1,0 +1,95 @@
+package stubimages
+
+import (
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	imageutils "k8s.io/kubernetes/test/utils/image"
+
+	"github.com/berth-dev/berth/conformance/internal/oci"
+)
+
+// networkTools are those of agnhost. The wget of Debian's busybox crashes if it is given a timeout.
+var networkTools = map[string]string{
+	"/usr/bin/curl": "/usr/bin/curl", "/bin/wget": "/usr/bin/wget", "/bin/nc": "/bin/nc.openbsd", "/bin/ss": "/bin/ss", "/bin/ip": "/bin/ip",
+	"/usr/bin/ipcs": "/usr/bin/ipcs", "/usr/bin/ipcmk": "/usr/bin/ipcmk", "/usr/bin/ipcrm": "/usr/bin/ipcrm",
+	"/usr/bin/dig": "/usr/bin/dig", "/usr/bin/getent": "/usr/bin/getent", "/usr/bin/iperf": "/usr/bin/iperf", "/usr/bin/unshare": "/usr/bin/unshare",
+}
+
+// serverImages are the images of servers. Some of them are on the image of agnhost.
+func serverImages() []recipe {
+	return []recipe{
+		{
+			name: "agnhost", ids: ids(imageutils.Agnhost, imageutils.AgnhostPrev), on: "base", programs: networkTools,
+			built: map[string]string{"/agnhost": "agnhost", "/coredns": "coredns"},
+			files: map[string]string{
+				"/localhost.crt": "agnhost/porter/localhost.crt", "/localhost.key": "agnhost/porter/localhost.key",
+			},
+			extra:  addUsers,
+			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+		},
+		{
+			name: "kitten", ids: ids(imageutils.Kitten), on: "agnhost",
+			files:  map[string]string{"/kitten.jpg": "kitten/html/kitten.jpg", "/data.json": "kitten/html/data.json"},
+			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}},
+		},
+		{
+			name: "nautilus", ids: ids(imageutils.Nautilus), on: "agnhost",
+			files:  map[string]string{"/nautilus.jpg": "nautilus/html/nautilus.jpg", "/data.json": "nautilus/html/data.json"},
+			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}},
+		},
+		{
+			name: "nginx", ids: ids(imageutils.Nginx, imageutils.NginxNew), on: "base",
+			programs: map[string]string{"/usr/sbin/nginx": "/usr/sbin/nginx"}, extra: addNginx,
+			config: ocispec.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}, StopSignal: "SIGQUIT"},
+		},
+		// The suite names an older release; this one is of the suite's own version.
+		{
+			name: "sample-apiserver", ids: ids(imageutils.APIServer), on: "base", built: map[string]string{"/sample-apiserver": "sample-apiserver"},
+			config: ocispec.ImageConfig{Entrypoint: []string{"/sample-apiserver"}},
+		},
+		{
+			name: "etcd", ids: ids(imageutils.Etcd), on: "base", built: map[string]string{"/usr/local/bin/etcd": "etcd"},
+			config: ocispec.ImageConfig{Cmd: []string{"etcd"}},
+		},
+		{
+			name: "resource-consumer", ids: ids(imageutils.ResourceConsumer), on: "base",
+			programs: map[string]string{"/usr/bin/stress": "/usr/bin/stress"},
+			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu/consume-cpu": "consume-cpu"},
+			config:   ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
+		},
+	}
+}
+
+// addUsers adds what agnhost's image has beyond programs.
+func addUsers(tree *oci.Tree) {
+	tree.Symlink("/agnhost-2", "agnhost")
+	tree.Dir("/uploads", 0o755)
+	tree.Dir("/home/user-defined-in-image", 0o755)
+	tree.File("/etc/passwd", 0o644, []byte(imagePasswd))
+	tree.File("/etc/group", 0o644, []byte(imageGroup))
+	tree.File("/etc/wgetrc", 0o644, []byte("tries = 1\n")) // as busybox's
+}
+
+const nginxConfig = `worker_processes 1;
+error_log /dev/stderr warn;
+pid /tmp/nginx.pid;
+events { worker_connections 256; }
+http {
+	access_log /dev/stdout;
+	client_body_temp_path /tmp/nginx-body;
+	proxy_temp_path /tmp/nginx-proxy;
+	fastcgi_temp_path /tmp/nginx-fastcgi;
+	uwsgi_temp_path /tmp/nginx-uwsgi;
+	scgi_temp_path /tmp/nginx-scgi;
+	server { listen 80; root /usr/share/nginx/html; }
+}
+`
+
+func addNginx(tree *oci.Tree) {
+	tree.File("/etc/nginx/nginx.conf", 0o644, []byte(nginxConfig))
+	page := "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head>" +
+		"<body><h1>Welcome to nginx!</h1></body></html>\n"
+	tree.File("/usr/share/nginx/html/index.html", 0o644, []byte(page))
+	for _, dir := range []string{"/var/lib/nginx", "/var/log/nginx", "/usr/share/nginx/modules"} {
+		tree.Dir(dir, 0o755)
+	}
+}

@@ -18,7 +18,11 @@ func csiImages() []recipe {
 		sidecar("csi-resizer", "csi-resizer"),
 		sidecar("csi-snapshotter", "csi-snapshotter"),
 		sidecar("csi-node-driver-registrar", "csiregistrar"),
-		sidecar("hostpathplugin", "hostpathplugin"),
+		// The specs about DRA run it, and a shell's commands, in a Pod that does nothing.
+		{
+			name: "hostpathplugin", ids: named("hostpathplugin"), on: "base", built: map[string]string{"/hostpathplugin": "hostpathplugin"},
+			config: ocispec.ImageConfig{Entrypoint: []string{"/hostpathplugin"}},
+		},
 		{name: "busybox-of-mock", ids: named("busybox"), on: "base", config: ocispec.ImageConfig{Cmd: []string{"sh"}}},
 	}
 }

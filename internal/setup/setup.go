@@ -20,7 +20,7 @@ import (
 // modulePath is the root module; nested are those that it takes to build all programs, below its directory.
 const modulePath = "github.com/berth-dev/berth"
 
-var nested = []string{"containers", "controlplane", "dns"}
+var nested = []string{"containers", "controlplane", "dns", "codepages"}
 
 // Config configures a build.
 type Config struct {

@@ -3,14 +3,16 @@ package setup
 import (
 	"archive/zip"
 	"bytes"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-const makefile = "build:\n\t@./hack/note.sh building $(VERSION)\n\t@mkdir -p $(BIN)\n\t@cat containers/name controlplane/name dns/name > $(BIN)/berth\n"
+const makefile = "build:\n\t@./hack/note.sh building $(VERSION)\n\t@mkdir -p $(BIN)\n\t@cat containers/name controlplane/name dns/name codepages/name > $(BIN)/berth\n"
 
 // proxy makes a module proxy of files with version v1.2.3 of all modules, and a module that requires it.
 func proxy(t *testing.T) (user string) {
@@ -61,7 +63,7 @@ func TestProgramsAreBuiltOnceFromModules(t *testing.T) {
 	require.Equal(t, filepath.Join(c.Cache, "v1.2.3"), dir)
 	built, err := os.ReadFile(filepath.Join(dir, "berth"))
 	require.NoError(t, err)
-	require.Equal(t, "containers\ncontrolplane\ndns\n", string(built))
+	require.Equal(t, "containers\ncontrolplane\ndns\ncodepages\n", string(built))
 	require.Contains(t, output.String(), "building 1.2.3")
 	output.Reset()
 	again, err := c.Build(t.Context())
@@ -102,4 +104,23 @@ func TestModuleWithoutBerthSaysSo(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(user, "go.mod"), []byte("module example.test/user\n"), 0o600))
 	_, err := Config{Dir: user}.Build(t.Context())
 	require.ErrorContains(t, err, "requires "+modulePath)
+}
+
+// TestModulesOfTheProgramsAreKnown reads which modules of the repository the build needs beside each other.
+func TestModulesOfTheProgramsAreKnown(t *testing.T) {
+	for _, name := range nested {
+		out, err := exec.Command("go", "mod", "edit", "-json", filepath.Join("..", "..", name, "go.mod")).Output()
+		require.NoError(t, err)
+		var file struct {
+			Replace []struct {
+				Old, New struct{ Path, Version string }
+			}
+		}
+		require.NoError(t, json.Unmarshal(out, &file))
+		for _, replaced := range file.Replace {
+			if replaced.New.Version == "" {
+				require.Contains(t, nested, filepath.Join(name, replaced.New.Path), "%s/go.mod replaces %s by it", name, replaced.Old.Path)
+			}
+		}
+	}
 }

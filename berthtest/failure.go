@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,7 +51,10 @@ func (c *Cluster) logFailure() {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		out, err := c.running.cluster.Run(ctx, "kubectl", "--namespace", c.namespace, "logs", pod.Name, "--all-containers", "--prefix", fmt.Sprintf("--tail=%d", maxLogLines))
-		if err == nil {
+		switch {
+		case err == nil && out == "":
+			c.t.Logf("Pod %s, which is %s, has no logs", pod.Name, pod.Status.Phase)
+		case err == nil:
 			c.t.Logf("logs of Pod %s, which is %s:\n%s", pod.Name, pod.Status.Phase, out)
 		}
 	}
@@ -80,7 +84,13 @@ func (c *Cluster) events(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
-	items := list.Items[max(0, len(list.Items)-maxEvents):]
+	return eventLines(list.Items)
+}
+
+// eventLines lists the latest events, which the API server lists by their names.
+func eventLines(items []corev1.Event) string {
+	slices.SortStableFunc(items, func(a, b corev1.Event) int { return eventTime(&a).Compare(eventTime(&b)) })
+	items = items[max(0, len(items)-maxEvents):]
 	var text strings.Builder
 	for i := range items {
 		e := &items[i]

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/loglimit"
 	"github.com/berth-dev/berth/internal/metricsserver"
+	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/page"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/metrics"
@@ -28,16 +29,13 @@ import (
 // kubeletPort is the kubelet's port on the pod bridge's address, which differs between clusters on one machine.
 const kubeletPort = 10250
 
-// restartsTimeout bounds the question whether the cluster starts again.
-const restartsTimeout = 5 * time.Second
-
 // Deps are the dependencies of a Cluster. Progress is required.
 type Deps struct {
 	// Progress shows the start and the stop.
 	Progress supervisor.Display
-	// Restarts reports, when the cluster is to stop, whether it starts again at once, so that its Pods run on. It is not called in
-	// namespaces of the cluster's own, which end with it. Nil means that it does not.
-	Restarts func(ctx context.Context) (bool, error)
+	// Stopping returns, when the cluster is to stop, how systemd stops its service, if it does. ownPIDs says that this process is in a PID
+	// namespace of its own. Nil means that no service manager does.
+	Stopping func(ctx context.Context, ownPIDs bool) (systemdunit.Stop, error)
 }
 
 // RunConfig is the configuration of one run of a cluster.
@@ -75,7 +73,7 @@ type Cluster struct {
 	Layout
 	config       RunConfig
 	progress     supervisor.Display
-	restarts     func(ctx context.Context) (bool, error)
+	askStop      func(ctx context.Context, ownPIDs bool) (systemdunit.Stop, error)
 	link         *supervised.Link // to the supervisor; nil unless this is the node's process
 	clock        clock.WithTicker
 	timeline     *timeline.Recorder
@@ -90,8 +88,9 @@ type Cluster struct {
 	addressFilter bool
 	// dnsLoop are the name servers of the machine that were found to lead back to the cluster's DNS.
 	dnsLoop atomic.Pointer[[]string]
-	// stopping is set once the supervisor wants the node to stop.
+	// stopping is set once the supervisor wants the node to stop, and stopPlan before its components do.
 	stopping atomic.Bool
+	stopPlan stopPlan
 	// kubelet is that of the components that run.
 	kubelet atomic.Pointer[currentKubelet]
 	// exitRecords is shared by all runs of containerd.
@@ -114,7 +113,7 @@ func New(deps Deps, config RunConfig) (*Cluster, error) {
 	clock := clock.RealClock{}
 	recorder := timeline.New(clock, 0)
 	return &Cluster{
-		Layout: config.Layout, config: config, progress: newStartRecord(deps.Progress, recorder, config.Layout), restarts: deps.Restarts, clock: clock,
+		Layout: config.Layout, config: config, progress: newStartRecord(deps.Progress, recorder, config.Layout), askStop: deps.Stopping, clock: clock,
 		timeline: recorder, stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
 		servicesReady: map[string]*readiness{proxyName: newReadiness(), dnsName: newReadiness()},
 	}, nil
@@ -298,27 +297,10 @@ func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 		<-ctx.Done()
 	}
 	stopping := context.WithoutCancel(ctx)
-	if ctx.Err() != nil && c.startsAgain(stopping) {
-		keptPods = true
-		c.progress.Printf("stopping for a restart; the Pods run on")
-	} else {
-		c.progress.Printf("stopping (press Ctrl-C again to exit immediately)")
+	if ctx.Err() != nil {
+		c.planStop(stopping)
 	}
-	return keptPods, errors.Join(ignoreStop(ctx, err), components.stop(stopping, keptPods))
-}
-
-// startsAgain reports whether this cluster, which is to stop, starts again at once in a way that takes over its Pods.
-func (c *Cluster) startsAgain(ctx context.Context) bool {
-	if c.restarts == nil || c.config.Inside != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, restartsTimeout)
-	defer cancel()
-	again, err := c.restarts(ctx)
-	if err != nil {
-		c.logger.Warn("cannot find out whether this is a restart; stopping the Pods", "error", err)
-	}
-	return err == nil && again
+	return c.stopPlan.keepPods, errors.Join(ignoreStop(ctx, err), components.stop(stopping))
 }
 
 // ignoreStop drops an error that occurred after ctx was cancelled.

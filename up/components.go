@@ -32,9 +32,6 @@ import (
 // streamIdleTimeout is the kubelet's default.
 const streamIdleTimeout = 4 * time.Hour
 
-// stopPodsTimeout bounds how long an orderly stop waits for containers that ignore SIGTERM.
-const stopPodsTimeout = 60 * time.Second
-
 // attachdetachName is the name of the component that also watches claims.
 const attachdetachName = "attachdetach"
 
@@ -89,7 +86,7 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		return u, nil
 	}
 	if err := c.applyDefaultObjects(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx), false))
+		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
 	}
 	return u, nil
 }
@@ -128,7 +125,7 @@ func (c *Cluster) runs(component string) bool {
 
 // stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
 // then the Pods, and last what Pods reach each other by.
-func (u *components) stop(ctx context.Context, keepPods bool) error {
+func (u *components) stop(ctx context.Context) error {
 	defer u.stopTracing(ctx)
 	defer u.services.stop()
 	u.controllers.stop()
@@ -140,15 +137,16 @@ func (u *components) stop(ctx context.Context, keepPods bool) error {
 	if k == nil {
 		return nil
 	}
-	if keepPods {
-		return k.Close()
-	}
 	return errors.Join(u.stopPods(ctx, k), k.Close())
 }
 
-// stopPods stops the Pods of a kubelet that has ended.
+// stopPods stops the Pods of a kubelet that has ended, unless they are to run on.
 func (u *components) stopPods(ctx context.Context, k *agent.Agent) error {
-	ctx, cancel := context.WithTimeout(ctx, stopPodsTimeout)
+	plan := u.cluster.stopPlan
+	if plan.keepPods {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, plan.podsTimeout())
 	defer cancel()
 	// containerd may be restarting: without it Pods cannot be stopped in order.
 	if config := u.cluster.runtime.Load(); config != nil {
@@ -156,7 +154,8 @@ func (u *components) stopPods(ctx context.Context, k *agent.Agent) error {
 			u.cluster.logger.Warn("containerd is not ready; stopping without it", "error", err)
 		}
 	}
-	if err := k.StopPods(ctx); err != nil {
+	ordinary, critical := plan.grace()
+	if err := k.StopPodsWithin(ctx, ordinary, critical); err != nil {
 		return fmt.Errorf("stop the Pods: %w", err)
 	}
 	return nil

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/berth-dev/berth/internal/pidfile"
+	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -73,27 +73,10 @@ func CheckUpgrade(dataDir string) (Upgrade, error) {
 			continue
 		}
 		if pid := pidfile.Running(proc, file); pid != 0 {
-			u.Running, u.Unit = true, serviceOf(filepath.Join(proc, fmt.Sprint(pid), "cgroup"))
+			u.Running, u.Unit = true, systemdunit.Of(filepath.Join(proc, fmt.Sprint(pid), "cgroup"))
 		}
 	}
 	return u, nil
-}
-
-// serviceOf returns the service of systemd in whose cgroup a process is; empty if it is in none.
-func serviceOf(cgroupFile string) string {
-	data, err := os.ReadFile(cgroupFile)
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(data)) {
-		_, path, _ := strings.Cut(strings.TrimSpace(line), "/")
-		for element := range strings.SplitSeq(path, "/") {
-			if strings.HasSuffix(element, ".service") {
-				return element
-			}
-		}
-	}
-	return ""
 }
 
 // checkVersions returns an error if this program must not run a cluster that other versions ran last: a downgrade, because newer

@@ -77,17 +77,3 @@ func TestDowngradeChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ownVersions(), saved.versions())
 }
-
-func TestServiceOfAProcess(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "cgroup")
-	for text, want := range map[string]string{
-		"0::/system.slice/berth.service\n":                          "berth.service",
-		"0::/system.slice/system-berth.slice/berth@two.service/x\n": "berth@two.service",
-		"0::/user.slice/user-0.slice/session-1.scope\n":             "",
-		"0::/\n": "",
-	} {
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		require.Equal(t, want, serviceOf(file))
-	}
-	require.Empty(t, serviceOf(file+".absent"))
-}

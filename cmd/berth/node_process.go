@@ -45,7 +45,7 @@ func runNodeProcess(ctx context.Context, link *supervised.Link) error {
 			return errors.Join(err, link.Done(err, false))
 		}
 	}
-	cluster, err := up.New(up.Deps{Progress: link, Restarts: systemdunit.Restarts}, config)
+	cluster, err := up.New(up.Deps{Progress: link, Stopping: systemdunit.Stopping}, config)
 	if err != nil {
 		return errors.Join(err, link.Done(err, false))
 	}

@@ -3,10 +3,13 @@ package systemdunit
 import (
 	"bufio"
 	"errors"
+	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/prop"
@@ -36,6 +39,14 @@ func (manager) GetUnitByPID(pid uint32) (dbus.ObjectPath, *dbus.Error) {
 	return testUnit, nil
 }
 
+// GetUnit is systemd's.
+func (manager) GetUnit(name string) (dbus.ObjectPath, *dbus.Error) {
+	if name != "test.service" {
+		return "", dbus.MakeFailedError(errors.New("no such unit"))
+	}
+	return testUnit, nil
+}
+
 // connect starts a D-Bus daemon of the test's own, and returns two connections to it.
 func connect(t *testing.T) (server, client *dbus.Conn) {
 	t.Helper()
@@ -58,38 +69,61 @@ func connect(t *testing.T) (server, client *dbus.Conn) {
 	return server, client
 }
 
-func TestRestartsOfAService(t *testing.T) {
+func TestStopsOfAService(t *testing.T) {
 	server, client := connect(t)
 	require.NoError(t, server.Export(manager{}, managerPath, managerIface))
 	unit, err := prop.Export(server, testUnit, prop.Map{
 		unitIface:    {"Job": {Value: job{Path: "/"}}},
-		serviceIface: {"KillMode": {Value: killProcess}},
+		serviceIface: {"KillMode": {Value: killProcess}, "TimeoutStopUSec": {Value: uint64(240_000_000)}},
 	})
 	require.NoError(t, err)
-	one, err := prop.Export(server, testJob, prop.Map{jobIface: {"JobType": {Value: "stop"}}})
+	one, err := prop.Export(server, testJob, prop.Map{jobIface: {"JobType": {Value: "start"}}})
 	require.NoError(t, err)
 	_, err = server.RequestName(busName, dbus.NameFlagDoNotQueue)
 	require.NoError(t, err)
-	check := func(expected bool, why string) {
+	check := func(expected Stop, why string) {
 		t.Helper()
-		got, err := restarts(t.Context(), client, testPID)
+		got, err := stopping(t.Context(), client, "GetUnitByPID", uint32(testPID))
+		require.NoError(t, err)
+		require.Equal(t, expected, got, why)
+		got, err = stopping(t.Context(), client, "GetUnit", "test.service")
 		require.NoError(t, err)
 		require.Equal(t, expected, got, why)
 	}
-	check(false, "systemd does nothing with it")
+	check(Stop{}, "systemd does nothing with it")
 	unit.SetMust(unitIface, "Job", job{ID: 7, Path: testJob})
-	check(false, "it is stopped")
+	check(Stop{}, "it is started")
+	one.SetMust(jobIface, "JobType", jobStop)
+	check(Stop{Timeout: 4 * time.Minute}, "it is stopped")
 	one.SetMust(jobIface, "JobType", jobRestart)
-	check(true, "it is restarted")
+	check(Stop{Restart: true, Timeout: 4 * time.Minute}, "it is restarted")
 	unit.SetMust(serviceIface, "KillMode", "mixed")
-	check(false, "systemd kills its other processes")
-	_, err = restarts(t.Context(), client, 1)
+	check(Stop{Timeout: 4 * time.Minute}, "systemd kills its other processes")
+	unit.SetMust(serviceIface, "TimeoutStopUSec", uint64(math.MaxUint64))
+	got, err := stopping(t.Context(), client, "GetUnitByPID", uint32(testPID))
+	require.NoError(t, err)
+	require.Greater(t, got.Timeout, 24*time.Hour, "it may take for ever")
+	_, err = stopping(t.Context(), client, "GetUnitByPID", uint32(1))
 	require.ErrorContains(t, err, "find the unit of this process: no such unit")
 }
 
 func TestProcessOutsideOfUnits(t *testing.T) {
 	t.Setenv(invocation, "")
-	restarts, err := Restarts(t.Context())
+	stop, err := Stopping(t.Context(), false)
 	require.NoError(t, err)
-	require.False(t, restarts)
+	require.Zero(t, stop)
+}
+
+func TestServiceOfAProcess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cgroup")
+	for text, want := range map[string]string{
+		"0::/system.slice/berth.service\n":                          "berth.service",
+		"0::/system.slice/system-berth.slice/berth@two.service/x\n": "berth@two.service",
+		"0::/user.slice/user-0.slice/session-1.scope\n":             "",
+		"0::/\n": "",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		require.Equal(t, want, Of(file))
+	}
+	require.Empty(t, Of(file+".absent"))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -11,10 +12,16 @@ import (
 )
 
 // StopPods stops all Pods of the runtime as each Pod is stopped when it is deleted, with preStop hooks, the order of
-// sidecars and the Pod's grace period, but at most Config.Pods.ShutdownGracePeriod; then it unmounts volumes and removes
-// cgroups. The API server gets no status, so that the next Start runs the same Pods with what they have on disk. It is
+// sidecars and the Pod's grace period, but at most Config.Pods.ShutdownGracePeriod, and critical Pods after all others; then it unmounts
+// volumes and removes cgroups. The API server gets no status, so that the next Start runs the same Pods with what they have on disk. It is
 // called when Start has returned.
 func (a *Agent) StopPods(ctx context.Context) error {
+	grace := a.base.config.Pods.ShutdownGracePeriod
+	return a.StopPodsWithin(ctx, grace, grace)
+}
+
+// StopPodsWithin is StopPods with other limits of grace periods: that of ordinary Pods, and that of critical ones, which end after them.
+func (a *Agent) StopPodsWithin(ctx context.Context, ordinary, critical time.Duration) error {
 	sandboxes, err := a.runtime.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("stop Pods: list sandboxes: %w", err)
@@ -23,7 +30,7 @@ func (a *Agent) StopPods(ctx context.Context) error {
 	for _, sandbox := range sandboxes.Items {
 		uids.Insert(types.UID(sandbox.GetMetadata().GetUid()))
 	}
-	err = a.pods.workers.StopPods(ctx, sets.List(uids), a.base.config.Pods.ShutdownGracePeriod)
+	err = a.pods.workers.StopPods(ctx, sets.List(uids), ordinary, critical)
 	// What could not be stopped in order is killed with its cgroup, before its volumes are unmounted.
 	return errors.Join(err, a.Cleanup(ctx))
 }

@@ -27,7 +27,7 @@ func TestStopPodsKeepsTheOrder(t *testing.T) {
 
 	release := f.runtime.Block("StopContainer")
 	done := make(chan error, 1)
-	go func() { done <- f.manager.StopPods(t.Context(), []types.UID{p.UID}, time.Minute) }()
+	go func() { done <- f.manager.StopPods(t.Context(), []types.UID{p.UID}, time.Minute, time.Minute) }()
 	f.waitFor("the first stop", func() bool { return f.runtime.Calls("StopContainer") == 1 })
 	require.Equal(t, map[string]int{"main": 1, "proxy": 1}, f.runtime.Running())
 	require.Zero(t, f.runtime.Calls("StopPodSandbox"))
@@ -52,7 +52,29 @@ func TestStopPodsStopsWhatTheRuntimeHolds(t *testing.T) {
 	f.stop()
 	f.start()
 	f.stop()
-	require.NoError(t, f.manager.StopPods(t.Context(), []types.UID{p.UID}, 0))
+	require.NoError(t, f.manager.StopPods(t.Context(), []types.UID{p.UID}, 0, 0))
+	require.Empty(t, f.runtime.Running())
+}
+
+// TestStopPodsEndsCriticalPodsLast stops a critical Pod when the other one has ended.
+func TestStopPodsEndsCriticalPodsLast(t *testing.T) {
+	f := newFixture(t)
+	ordinary, critical := pod("web"), pod("driver", func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](2_000_001_000) })
+	for _, p := range []*corev1.Pod{critical, ordinary} {
+		f.add(p)
+		f.waitStatus(p.UID, "running", running)
+	}
+	f.stop()
+	release := f.runtime.Block("StopPodSandbox")
+	done := make(chan error, 1)
+	go func() {
+		done <- f.manager.StopPods(t.Context(), []types.UID{critical.UID, ordinary.UID}, time.Minute, time.Minute)
+	}()
+	f.waitFor("the stop of the ordinary Pod", func() bool { return f.runtime.Calls("StopPodSandbox") == 1 })
+	require.Equal(t, 1, f.runtime.Calls("StopContainer"), "the critical one runs until the other has ended")
+	release()
+	require.NoError(t, <-done)
+	require.Equal(t, 2, f.runtime.Calls("StopContainer"))
 	require.Empty(t, f.runtime.Running())
 }
 

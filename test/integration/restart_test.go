@@ -4,6 +4,7 @@ package integration
 
 import (
 	"bufio"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -52,7 +53,7 @@ func standInForSystemd(t *testing.T) (setJob func(kind string)) {
 	}
 	_, err = prop.Export(conn, systemdUnit, prop.Map{
 		systemdName + ".Unit":    {"Job": {Value: reference{ID: 1, Path: systemdJob}}},
-		systemdName + ".Service": {"KillMode": {Value: "process"}},
+		systemdName + ".Service": {"KillMode": {Value: "process"}, "TimeoutStopUSec": {Value: uint64(240_000_000)}},
 	})
 	require.NoError(t, err)
 	job, err := prop.Export(conn, systemdJob, prop.Map{systemdName + ".Job": {"JobType": {Value: "stop"}}})
@@ -64,7 +65,11 @@ func standInForSystemd(t *testing.T) (setJob func(kind string)) {
 	return func(kind string) { job.SetMust(systemdName+".Job", "JobType", kind) }
 }
 
-// TestRestartOfTheServiceKeepsPods restarts berth as `systemctl restart` does: its Pod runs on. A stop ends it.
+// slowEnd is a Pod that needs more than 10 s, which it has when a user stops berth, and says when it has ended.
+const slowEnd = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "slow", "labels": {"name": "slow"}}, "spec": {"terminationGracePeriodSeconds": 30,
+	"volumes": [{"name": "host", "hostPath": {"path": "%s"}}], "containers": [%s]}}`
+
+// TestRestartOfTheServiceKeepsPods restarts berth as `systemctl restart` does: its Pods run on. A stop ends them, within their grace periods.
 func TestRestartOfTheServiceKeepsPods(t *testing.T) {
 	setJob := standInForSystemd(t)
 	c := newCluster(t)
@@ -84,7 +89,12 @@ func TestRestartOfTheServiceKeepsPods(t *testing.T) {
 	require.Zero(t, after.Status.ContainerStatuses[0].RestartCount)
 	require.Equal(t, started, c.mustRun("kubectl", "exec", "a", "--", "/bin/busybox", "cat", "/started"))
 
+	host := t.TempDir()
+	c.apply(fmt.Sprintf(slowEnd, host, shell("trap '/bin/busybox sleep 12; echo done > /host/ended; exit 0' TERM; while :; do /bin/busybox sleep 1000 & wait; done",
+		`"name": "main", "volumeMounts": [{"name": "host", "mountPath": "/host"}]`)))
+	c.waitPod("name=slow", "running", isReady)
 	setJob("stop")
 	c.stop()
+	require.FileExists(t, filepath.Join(host, "ended"))
 	require.Empty(t, c.leftovers())
 }

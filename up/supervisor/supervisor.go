@@ -23,7 +23,7 @@ const (
 	// cause is usually permanent. After that it is started again for as long as the cluster runs.
 	maxExitsBeforeStart = 3
 	// nodeStopTimeout bounds how long the node's process may take to stop the node with its Pods.
-	nodeStopTimeout = 2 * time.Minute
+	nodeStopTimeout = 3 * time.Minute
 )
 
 // Plan is what the supervisor has to run. It is handed over as a file without a name, because Config may have secrets.

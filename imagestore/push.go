@@ -49,6 +49,8 @@ type PushOptions struct {
 	MaxBytes int64
 	// Pushed is called with the name of each image that Pods can use from now on. It may be nil.
 	Pushed func(name string)
+	// Dropped is called with the name of what was pushed with an image and is none, such as a signature: it is not kept. It may be nil.
+	Dropped func(name string)
 	// Clock is the time of leases; nil: the real one.
 	Clock clock.PassiveClock
 }
@@ -100,7 +102,7 @@ func (p *pushed) close(ctx context.Context) error {
 }
 
 // PushManifest implements ociregistry.Writer. A manifest with a tag, or of an image for this machine, must be complete: Pods can use it
-// when the method returns.
+// when the method returns. What belongs to an image and is none goes when the registry ends.
 func (p *pushed) PushManifest(ctx context.Context, repo, tag string, contents []byte, mediaType string) (ociregistry.Descriptor, error) {
 	target := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(contents), Size: int64(len(contents))}
 	if !images.IsManifestType(mediaType) && !images.IsIndexType(mediaType) {
@@ -124,6 +126,12 @@ func (p *pushed) PushManifest(ctx context.Context, repo, tag string, contents []
 	names, err := p.names(ctx, repo, tag, target.Digest)
 	if err != nil {
 		return target, err
+	}
+	if isAttachment(tag, mediaType, contents) {
+		if p.options.Dropped != nil {
+			p.options.Dropped(names[0])
+		}
+		return target, nil
 	}
 	image := namedImage{name: names[0], target: target}
 	if err := p.check(held, &image); err != nil {

@@ -39,7 +39,8 @@ func newImagesServe() *cobra.Command {
 			"whose exit code it has then. COMMAND is logged in: DOCKER_CONFIG has the credentials, and KO_DOCKER_REPO the registry's name.\n" +
 			"Others log in with what is printed; the password is a new one each time. Connections do not leave the machine.\n\n" +
 			"An image pushed to 127.0.0.1:5000/app:v1 has that name in Pods. One pushed to 127.0.0.1:5000/ghcr.io/acme/app:v1 has the name\n" +
-			"ghcr.io/acme/app:v1, so that manifests need no change. Pods with imagePullPolicy Always, as with the tag latest, would pull it.",
+			"ghcr.io/acme/app:v1, so that manifests need no change. Pods with imagePullPolicy Always, as with the tag latest, would pull it.\n" +
+			"What clients push with an image, such as its bill of materials or its signature, is accepted and not kept.",
 		Example: "  berth images serve\n  berth images serve -- ko build ./cmd/app\n  berth images serve --port 0 -- sh -c 'docker push $KO_DOCKER_REPO/app:v1'",
 		RunE: func(cmd *cobra.Command, command []string) error {
 			if port < 0 || port > 65535 {
@@ -68,6 +69,7 @@ func servePushes(ctx context.Context, cmd *cobra.Command, store *imagestore.Stor
 		return fmt.Errorf("listen for pushes: %w", err)
 	}
 	options.Pushed = func(name string) { fmt.Fprintf(cmd.ErrOrStderr(), "pushed %s\n", name) }
+	options.Dropped = func(name string) { fmt.Fprintf(cmd.ErrOrStderr(), "not kept, because Pods cannot use it: %s\n", name) }
 	handler := store.NewPushHandler(options)
 	defer func() { err = errors.Join(err, handler.Close(context.WithoutCancel(ctx))) }()
 	server := &http.Server{

@@ -22,6 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	"github.com/stretchr/testify/require"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -71,8 +73,9 @@ func TestPushes(t *testing.T) {
 		}
 		return all
 	}
-	var pushed []string
-	host, login, stop := servePushes(t, store, imagestore.PushOptions{MaxBytes: 1 << 20, Pushed: func(name string) { pushed = append(pushed, name) }})
+	var pushed, dropped []string
+	host, login, stop := servePushes(t, store, imagestore.PushOptions{MaxBytes: 1 << 20,
+		Pushed: func(name string) { pushed = append(pushed, name) }, Dropped: func(name string) { dropped = append(dropped, name) }})
 	push := func(to string, image v1.Image, options ...remote.Option) error {
 		ref, err := name.ParseReference(host+"/"+to, name.Insecure)
 		require.NoError(t, err)
@@ -95,6 +98,16 @@ func TestPushes(t *testing.T) {
 	require.NoError(t, push("ghcr.io/acme/app:v2", ours), "its blobs exist")
 	require.Equal(t, []string{host + "/app:v1", "ghcr.io/acme/app:v2"}, pushed)
 	require.ElementsMatch(t, []string{host + "/app:v1", host + "/app@" + dgst.String(), "ghcr.io/acme/app:v2", "ghcr.io/acme/app@" + dgst.String()}, names())
+
+	// As ko pushes a bill of materials, and cosign a signature; a chart is no part of an image.
+	bill := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	bill, err = mutate.Append(bill, mutate.Addendum{Layer: static.NewLayer([]byte("{}"), "text/spdx+json")})
+	require.NoError(t, err)
+	attached := "app:" + strings.Replace(dgst.String(), ":", "-", 1) + ".sbom"
+	require.NoError(t, push(attached, bill))
+	require.Equal(t, []string{host + "/" + attached}, dropped)
+	require.ErrorContains(t, push("app:bill", bill), "image is for another platform")
+	require.Len(t, names(), 4)
 
 	// What was pushed can be pulled again by who has the password.
 	ref, err := name.ParseReference(host+"/app:v1", name.Insecure)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the packages of Berth from what `make build` (or hack/cross.sh) has built: deb, rpm, tar.gz, and SHA256SUMS.
-# usage: hack/dist.sh BIN ARCH VERSION OUT
+# usage: hack/dist.sh BIN ARCH VERSION OUT   (FORMATS=deb,rpm,tar: those alone)
 set -eu
 [ $# -eq 4 ] || { echo "usage: $0 BIN ARCH VERSION OUT" >&2; exit 2; }
 cd "$(dirname "$0")/.."
@@ -24,5 +24,5 @@ done
 "$GO" run -trimpath -tags reference -ldflags "-X github.com/berth-dev/berth/version.Berth=$version" ./cmd/berth reference "$work/reference"
 mkdir -p "$out"
 cp "$work/sbom.spdx.json" "$out/berth_${version}_linux_$arch.spdx.json"
-cd packaging && "$GO" run -trimpath ./cmd/dist -bin "$work/bin" -reference "$work/reference" -arch "$arch" -version "$version" -out "$out" \
+cd packaging && "$GO" run -trimpath ./cmd/dist -bin "$work/bin" -reference "$work/reference" -arch "$arch" -version "$version" -out "$out" -formats "${FORMATS:-}" \
 	../README.md ../LICENSE "$work/sbom.spdx.json" "$work/THIRD_PARTY_NOTICES.txt"

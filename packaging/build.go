@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Config says what to package. All fields are required.
+// Config says what to package. All fields are required but those that say otherwise.
 type Config struct {
 	// Bin has the programs, as `make build` leaves them.
 	Bin string
@@ -28,6 +28,8 @@ type Config struct {
 	Time time.Time
 	// Out is the directory for the packages.
 	Out string
+	// Formats are those to make: deb, rpm, tar. Optional: all if empty.
+	Formats []string
 }
 
 func (c Config) validate() error {
@@ -36,6 +38,11 @@ func (c Config) validate() error {
 	}
 	if c.Arch != "amd64" && c.Arch != "arm64" {
 		return fmt.Errorf("packaging: architecture %q: want amd64 or arm64", c.Arch)
+	}
+	for _, format := range c.Formats {
+		if !slices.Contains([]string{"deb", "rpm", "tar"}, format) {
+			return fmt.Errorf("packaging: format %q: want deb, rpm or tar", format)
+		}
 	}
 	return nil
 }
@@ -53,13 +60,16 @@ func Build(c Config) (paths []string, err error) {
 		return nil, fmt.Errorf("make the directory for packages: %w", err)
 	}
 	for _, format := range []struct {
-		name  string
-		write func(w io.Writer) error
+		kind, name string
+		write      func(w io.Writer) error
 	}{
-		{fmt.Sprintf("berth_%s_%s.deb", c.Version, c.Arch), func(w io.Writer) error { return c.writeDeb(w, all) }},
-		{fmt.Sprintf("berth-%s-1.%s.rpm", c.Version, rpmArch[c.Arch]), func(w io.Writer) error { return c.writeRPM(w, all) }},
-		{fmt.Sprintf("berth_%s_linux_%s.tar.gz", c.Version, c.Arch), func(w io.Writer) error { return c.writeTar(w, all) }},
+		{"deb", fmt.Sprintf("berth_%s_%s.deb", c.Version, c.Arch), func(w io.Writer) error { return c.writeDeb(w, all) }},
+		{"rpm", fmt.Sprintf("berth-%s-1.%s.rpm", c.Version, rpmArch[c.Arch]), func(w io.Writer) error { return c.writeRPM(w, all) }},
+		{"tar", fmt.Sprintf("berth_%s_linux_%s.tar.gz", c.Version, c.Arch), func(w io.Writer) error { return c.writeTar(w, all) }},
 	} {
+		if len(c.Formats) > 0 && !slices.Contains(c.Formats, format.kind) {
+			continue
+		}
 		path := filepath.Join(c.Out, format.name)
 		if err := writeFile(path, format.write); err != nil {
 			return nil, fmt.Errorf("make %s: %w", path, err)

@@ -3,6 +3,8 @@
 package vm
 
 import (
+	"flag"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,13 +12,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var debsFlag = flag.String("debs", "", "directory for the packages of TestPackage, which a next run takes as they are (default: one that is removed)")
+
 // debs makes two Debian packages of the built programs, of which the second has another berth, in a directory for a machine.
-func debs(t *testing.T) (share, older, newer string) {
+func debs(t *testing.T) (_, older, newer string) {
 	t.Helper()
-	share = t.TempDir()
+	share, err := filepath.Abs(*debsFlag)
+	require.NoError(t, err)
+	if *debsFlag == "" {
+		share = t.TempDir()
+	}
 	bin, err := filepath.Abs(*programs)
 	require.NoError(t, err)
 	for i, version := range []string{"0.1.0", "0.1.1"} {
+		name := "dist/berth_" + version + "_amd64.deb"
+		*[]*string{&older, &newer}[i] = "/share/" + name
+		if _, err := os.Stat(filepath.Join(share, name)); err == nil {
+			continue
+		}
 		programs := filepath.Join(share, version)
 		runHost(t, "mkdir", programs)
 		for _, name := range []string{
@@ -27,11 +40,9 @@ func debs(t *testing.T) (share, older, newer string) {
 		// As make build does, of which all is in Go's cache but the version.
 		runHost(t, "env", "CGO_ENABLED=1", "go", "-C", "..", "build", "-trimpath", "-ldflags", "-s -w -X github.com/berth-dev/berth/version.Berth="+version,
 			"-o", filepath.Join(programs, "berth"), "./cmd/berth")
-		runHost(t, "env", "CGO_ENABLED=1", "../hack/dist.sh", programs, "amd64", version, filepath.Join(share, "dist"))
+		runHost(t, "env", "CGO_ENABLED=1", "FORMATS=deb", "../hack/dist.sh", programs, "amd64", version, filepath.Join(share, "dist"))
 		runHost(t, "rm", "-rf", programs)
-		*[]*string{&older, &newer}[i] = "/share/dist/berth_" + version + "_amd64.deb"
 	}
-	runHost(t, "sh", "-c", "rm "+quote(share)+"/dist/*.rpm "+quote(share)+"/dist/*.tar.gz")
 	runHost(t, "cp", "guest/package-pod.yaml", share)
 	return share, older, newer
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/packaging"
@@ -24,9 +25,13 @@ func run() error {
 	flag.StringVar(&config.Reference, "reference", "", "directory that `berth reference` has written")
 	flag.StringVar(&config.Arch, "arch", "amd64", "architecture of the programs")
 	flag.StringVar(&config.Out, "out", "dist", "directory for the packages")
+	formats := flag.String("formats", "", "which to make: deb, rpm, tar with commas between (default: all)")
 	text := flag.String("version", "", "version, as hack/version.sh prints it")
 	flag.Parse()
 	config.Documents = flag.Args()
+	if *formats != "" {
+		config.Formats = strings.Split(*formats, ",")
+	}
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
 		return fmt.Errorf("set SOURCE_DATE_EPOCH to the time of the source in seconds: %w", err)

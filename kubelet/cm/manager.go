@@ -245,6 +245,19 @@ func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
+// RemoveContainer kills all processes in the cgroup of a container of the Pod, or of its sandbox, and removes it, for one that the
+// runtime has removed: a runtime that was killed while it created a container may know nothing of its cgroup. systemd removes empty
+// cgroups of its own. A container without a cgroup is not an error.
+func (m *Manager) RemoveContainer(ctx context.Context, pod *corev1.Pod, id string) error {
+	if m.Driver() == DriverSystemd {
+		return nil
+	}
+	if err := m.remove(ctx, m.podCgroup(pod).child(id)); err != nil {
+		return fmt.Errorf("remove cgroup of container %s: %w", id, err)
+	}
+	return nil
+}
+
 // RemoveRoot kills all processes in any Pod's cgroup and removes all cgroups, with CgroupRoot unless it has other
 // children. It is called when the node is removed.
 func (m *Manager) RemoveRoot(ctx context.Context) error {

@@ -2,6 +2,7 @@ package podworker_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,6 +119,13 @@ func TestRestartAllContainersCondition(t *testing.T) {
 		return running(s) && restarting(corev1.ConditionFalse)(s)
 	})
 	require.Equal(t, 4, f.runtime.Calls("CreateContainer"), "both are made anew")
+	var removed []string
+	for _, c := range s.ContainerStatuses {
+		removed = append(removed, "a "+strings.TrimPrefix(c.ContainerID, "containerd://"))
+	}
+	f.builder.mu.Lock()
+	require.ElementsMatch(t, removed, f.builder.removedCgroups, "the runtime may not have removed their cgroups")
+	f.builder.mu.Unlock()
 
 	f.add(pod("b"))
 	s = f.waitStatus("uid-b", "running", running)

@@ -253,6 +253,8 @@ type builder struct {
 	// cpus are those of all containers; placed are the distinct values of the container main in calls of Placed, in order.
 	cpus   string
 	placed []string
+	// removedCgroups are the calls of RemoveCgroup: the name of the Pod and the id.
+	removedCgroups []string
 }
 
 func (b *builder) PrepareResources(context.Context, *corev1.Pod) error { return nil }
@@ -393,6 +395,13 @@ func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)                 
 func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) string { return "" }
 
 func (*builder) RemoveTerminationLog(*container.ContainerStatus) error { return nil }
+
+func (b *builder) RemoveCgroup(_ context.Context, pod *corev1.Pod, id string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removedCgroups = append(b.removedCgroups, pod.Name+" "+id)
+	return nil
+}
 
 // recorder counts the events it is given, by reason and message.
 type recorder struct {

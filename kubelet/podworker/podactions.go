@@ -159,7 +159,17 @@ func (a *podActions) removeContainer(ctx context.Context, c *container.Container
 	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
 	}
-	return a.deps.Builder.RemoveTerminationLog(c)
+	return errors.Join(a.removeCgroup(ctx, c.ID), a.deps.Builder.RemoveTerminationLog(c))
+}
+
+// removeCgroup removes what the runtime may have left of the cgroup of a container or sandbox. That of a Pod that is gone is removed
+// with the Pod's.
+func (a *podActions) removeCgroup(ctx context.Context, id string) error {
+	pod := a.sharedPod.Load()
+	if pod == nil || pod.Name == "" {
+		return nil
+	}
+	return a.deps.Builder.RemoveCgroup(uncancelled(ctx), pod, id)
 }
 
 func (a *podActions) removeSandbox(ctx context.Context, id string) error {
@@ -167,7 +177,7 @@ func (a *podActions) removeSandbox(ctx context.Context, id string) error {
 	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
-	return nil
+	return a.removeCgroup(ctx, id)
 }
 
 // eventNormal and eventWarning send an event about the Pod or, with a name, about one of its containers.

@@ -1,0 +1,111 @@
+//go:build integration
+
+package containerd_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+var (
+	critest     = flag.String("critest", "", "upstream's critest, for TestCritest: test/thirdparty/critest builds it")
+	critestSkip = flag.String("critest-skip", critestNeedsImages, "the specs that TestCritest omits")
+	critestRun  = flag.String("critest-focus", "", "the specs that TestCritest runs (default: all)")
+)
+
+// critestNeedsImages are the specs about images that only a registry has: pulls, and users, groups and programs of certain images.
+const critestNeedsImages = `Image Manager|Image Consistency|image ID consistency|RunAsUser|RunAsUserName|RunAsGroup|SupplementalGroups|` +
+	`NoNewPrivs|multiple containers|host network`
+
+// TestCritest runs upstream's tests of container runtimes on containerd, with each runtime.
+func TestCritest(t *testing.T) {
+	if *critest == "" {
+		t.Skip("without -critest there is no program to run: make critest")
+	}
+	for _, runtime := range containerd.Runtimes() {
+		t.Run(runtime, func(t *testing.T) {
+			n := newFixture(t)
+			n.start(t)
+			n.importImages(t)
+			store, err := imagestore.Open(t.Context(), n.Socket())
+			require.NoError(t, err)
+			shell := imagestore.Built{Name: "berth.local/critest-shell:v1", Image: busyboxImage(t, "sh")}
+			web := imagestore.Built{Name: "berth.local/critest-web:v1", Image: busyboxImage(t, "httpd", "-f", "-p", "80", "-h", "/www")}
+			require.NoError(t, store.Ensure(t.Context(), shell, web))
+			require.NoError(t, store.Close())
+			names := filepath.Join(t.TempDir(), "images.yaml")
+			require.NoError(t, os.WriteFile(names, fmt.Appendf(nil, "defaultTestContainerImage: %s\nwebServerTestImage: %s\n", shell.Name, web.Name), 0o600))
+			endpoint := "unix://" + n.Socket()
+			command := exec.CommandContext(t.Context(), *critest, "-runtime-endpoint", endpoint, "-image-endpoint", endpoint, "-runtime-handler", runtime,
+				"-test-images-file", names, "-ginkgo.no-color", "-ginkgo.skip", *critestSkip, "-ginkgo.focus", *critestRun)
+			command.Stdout, command.Stderr = t.Output(), t.Output()
+			require.NoError(t, command.Run())
+			n.requireNothingLeft(t)
+			n.stop(t)
+			n.clean(t)
+		})
+	}
+}
+
+// busyboxImage is an image of the machine's busybox with all its commands, which runs one of them.
+func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
+	t.Helper()
+	const program = "/bin/busybox"
+	binary, err := os.ReadFile(program)
+	require.NoError(t, err, "apt-get install busybox-static (make deps does)")
+	commands, err := exec.CommandContext(t.Context(), program, "--list").Output()
+	require.NoError(t, err)
+	var layer bytes.Buffer
+	archive := tar.NewWriter(&layer)
+	add := func(header tar.Header, data []byte) {
+		header.Size = int64(len(data))
+		require.NoError(t, archive.WriteHeader(&header))
+		_, err := archive.Write(data)
+		require.NoError(t, err)
+	}
+	for _, dir := range []string{"bin", "etc", "root", "home", "proc", "sys", "dev", "var", "www", "mnt"} {
+		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}, nil)
+	}
+	add(tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil)
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755}, binary)
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "www/index.html", Mode: 0o644}, []byte("hello\n"))
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/:/bin/false\n"))
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, []byte("root:x:0:\nwww-data:x:33:\n"))
+	for command := range strings.FieldsSeq(string(commands)) {
+		if command != "busybox" {
+			add(tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + command, Linkname: "busybox", Mode: 0o777}, nil)
+		}
+	}
+	require.NoError(t, archive.Close())
+	content, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	require.NoError(t, err)
+	image, err := mutate.AppendLayers(empty.Image, content)
+	require.NoError(t, err)
+	config, err := image.ConfigFile()
+	require.NoError(t, err)
+	config = config.DeepCopy()
+	config.Architecture, config.OS = goruntime.GOARCH, "linux"
+	config.Config.Entrypoint = append([]string{"/bin/busybox"}, entrypoint...)
+	config.Config.Env = []string{"PATH=/bin"}
+	image, err = mutate.ConfigFile(image, config)
+	require.NoError(t, err)
+	return image
+}

@@ -99,7 +99,7 @@ func (d *Deps) validate() error {
 }
 
 // Helper builds the configurations of sandboxes and containers from what the other components know of a Pod, and creates
-// on disk what they refer to. It is safe for concurrent use.
+// on disk what they refer to. It has many methods because a worker needs all of it for one Pod, of one source. It is safe for concurrent use.
 type Helper struct {
 	config  Config
 	deps    Deps

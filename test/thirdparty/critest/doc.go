@@ -1,4 +1,4 @@
-// Package critest makes the module one that go mod tidy keeps.
+// Package critest requires the package of critest, so that its module keeps the requirement.
 package critest
 
 import _ "sigs.k8s.io/cri-tools/pkg/validate"

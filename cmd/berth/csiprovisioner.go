@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/internal/metricsserver"
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/provision/nodeselect"
 	"github.com/berth-dev/berth/up/csisidecar"
 )
 
@@ -22,8 +23,8 @@ import (
 type csiProvisionerFlags struct {
 	kubeconfig, address, leaderNamespace, fsType, metrics string
 	leaderElection, capacity, metadata, resize, snapshot  bool
-	nodeDeployment                                        bool
-	timeout, capacityPeriod                               time.Duration
+	nodeDeployment, immediate                             bool
+	timeout, capacityPeriod, baseDelay, maxDelay          time.Duration
 	workers, metricsPort, verbosity                       int
 }
 
@@ -45,6 +46,8 @@ func newCSIProvisioner() *cobra.Command {
 			case f.nodeDeployment && (f.leaderElection || f.resize || f.snapshot):
 				return usageError{errors.New("--node-deployment excludes --leader-election, --enable-resizer and --enable-snapshotter: " +
 					"the driver of one node does not serve the volumes of the others")}
+			case f.baseDelay <= 0 || f.maxDelay < f.baseDelay:
+				return usageError{errors.New("--node-deployment-base-delay must be more than 0, and --node-deployment-max-delay not less than it")}
 			}
 			return f.run(cmd.Context())
 		},
@@ -62,7 +65,12 @@ func newCSIProvisioner() *cobra.Command {
 	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
 	flags.BoolVar(&f.snapshot, "enable-snapshotter", false, "take and delete snapshots and group snapshots, in place of the sidecar csi-snapshotter")
 	flags.BoolVar(&f.nodeDeployment, "node-deployment", false,
-		"provision only what is scheduled to this node, on each of which the driver runs (NODE_NAME from the downward API)")
+		"provision only what is on this node, on each of which the driver runs (NODE_NAME from the downward API)")
+	flags.BoolVar(&f.immediate, "node-deployment-immediate-binding", true,
+		"with --node-deployment, select this node for claims of classes that bind at once, if the other nodes' provisioners have not selected theirs")
+	flags.DurationVar(&f.baseDelay, "node-deployment-base-delay", nodeselect.DefaultBaseDelay,
+		"how long at most to wait before the first try to select this node; twice as long before each further try")
+	flags.DurationVar(&f.maxDelay, "node-deployment-max-delay", nodeselect.DefaultMaxDelay, "how long at most to wait before a try to select this node")
 	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to poll the driver's capacity for changes that have no event (default 1m)")
 	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve the provision controller's metrics on this port of all addresses (0: disabled)")
 	flags.StringVar(&f.metrics, "metrics-address", "", metricsAddressUsage)
@@ -90,8 +98,8 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType, NodeName: node},
-		NodeDeployment: f.nodeDeployment,
-		Provision:      true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot, GroupSnapshot: f.snapshot, Health: !f.nodeDeployment,
+		NodeDeployment: f.nodeDeployment, SelectNode: f.nodeDeployment && f.immediate, SelectNodeBaseDelay: f.baseDelay, SelectNodeMaxDelay: f.maxDelay,
+		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot, GroupSnapshot: f.snapshot, Health: !f.nodeDeployment,
 		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,
 		ProvisionOptions: []provision.Option{
 			provision.Threadiness(f.workers),

@@ -50,6 +50,9 @@ type Config struct {
 	// Provisioner provisions the claims that are scheduled to the node, and deletes the volumes that are on it. Its
 	// controller needs a provision.IntentFinalizer of its own. Empty: one Provisioner works for all nodes.
 	NodeName string
+	// NeedsNode, with NodeName, is called with each claim that no node is selected for, and each time such a claim changes. It must not
+	// block. Nil: claims wait until something selects their node.
+	NeedsNode func(claim *corev1.PersistentVolumeClaim)
 }
 
 func (c *Config) complete() error {

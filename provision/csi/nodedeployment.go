@@ -17,7 +17,14 @@ const annSelectedNode = "volume.kubernetes.io/selected-node"
 // ShouldProvision implements provision.Qualifier: with Config.NodeName, only claims that are scheduled to that node are
 // provisioned, because each node's driver creates volumes on its own node.
 func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
-	return p.config.NodeName == "" || claim.Annotations[annSelectedNode] == p.config.NodeName
+	if p.config.NodeName == "" {
+		return true
+	}
+	selected := claim.Annotations[annSelectedNode]
+	if selected == "" && p.config.NeedsNode != nil {
+		p.config.NeedsNode(claim)
+	}
+	return selected == p.config.NodeName
 }
 
 // checkOnThisNode returns an IgnoredError if the provisioner is that of one node, and the volume is not on it.

@@ -73,7 +73,8 @@ func TestSidecarsOfOthers(t *testing.T) {
 const nodeDriver = "node.berth.dev"
 
 // TestNodeDeployment runs a driver with a controller service on each of two nodes, and beside each the provisioner of its node alone. A
-// claim gets its disk from the driver of the node that its Pod is scheduled to, and only that one deletes it.
+// claim gets its disk from the driver of the node that its Pod is scheduled to, or, if its class binds at once, of either of them; and only
+// that one deletes it.
 func TestNodeDeployment(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -83,7 +84,8 @@ func TestNodeDeployment(t *testing.T) {
 	root, logs, socket := c.startDiskDriver(nodeDriver)
 	roots := map[string]string{homeNode: root}
 	provisioner := func(node, socket string) []string {
-		return []string{"env", "NODE_NAME=" + node, c.berth, "csi-provisioner", "--kubeconfig", admin, "--csi-address", socket, "--node-deployment", "-v", "4"}
+		return []string{"env", "NODE_NAME=" + node, c.berth, "csi-provisioner", "--kubeconfig", admin, "--csi-address", socket, "--node-deployment",
+			"--node-deployment-base-delay", "1s", "-v", "4"}
 	}
 	c.startBeside(filepath.Join(logs, "provisioner"), provisioner(homeNode, socket)...)
 	m := newMachine(t, c, 1)
@@ -101,6 +103,8 @@ func TestNodeDeployment(t *testing.T) {
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + nodeDriver + `"}, "spec": {"attachRequired": false}}`)
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "node"}, "provisioner": "` + nodeDriver + `",
 		"volumeBindingMode": "WaitForFirstConsumer", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "at-once"}, "provisioner": "` + nodeDriver + `",
+		"volumeBindingMode": "Immediate", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
 
 	disks := func(node string) []string {
 		found, err := filepath.Glob(filepath.Join(roots[node], "volumes", "*"))
@@ -122,6 +126,17 @@ func TestNodeDeployment(t *testing.T) {
 	c.mustRun("kubectl", "delete", "pod,pvc", "on-"+homeNode, "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	require.Empty(t, disks(homeNode))
+
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "at-once"}, "spec": {"storageClassName": "at-once",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`)
+	c.mustRun("kubectl", "wait", "pvc/at-once", "--for=jsonpath={.status.phase}=Bound", "--timeout=2m")
+	require.Len(t, append(disks(homeNode), disks(m.name)...), 1, "one of the two nodes was selected")
+	c.apply(podManifest("at-once", shell("echo here > /disk/file && exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
+		`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "at-once"}}]`))
+	c.waitPod("name=at-once", "ready", isReady)
+	c.mustRun("kubectl", "delete", "pod,pvc", "at-once", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+	require.Empty(t, append(disks(homeNode), disks(m.name)...))
 	for _, log := range []string{"provisioner", "second"} {
 		printed, err := os.ReadFile(filepath.Join(logs, log))
 		require.NoError(t, err)

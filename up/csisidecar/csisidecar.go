@@ -2,26 +2,19 @@ package csisidecar
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/internal/contain"
@@ -31,108 +24,11 @@ import (
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/provision/health"
 	"github.com/berth-dev/berth/provision/modify"
+	"github.com/berth-dev/berth/provision/nodeselect"
 	"github.com/berth-dev/berth/provision/resize"
-	"github.com/berth-dev/berth/provision/snapshot/api"
-	"github.com/berth-dev/berth/provision/snapshot/groupapi"
 	"github.com/berth-dev/berth/provision/snapshot/grouptaker"
 	"github.com/berth-dev/berth/provision/snapshot/taker"
-	"github.com/berth-dev/berth/timeline"
 )
-
-// Deps are what the controllers work with.
-type Deps struct {
-	// Client is required.
-	Client kubernetes.Interface
-	// Dynamic reads VolumeSnapshots, whose kind only some clusters have. Config.Provision requires it.
-	Dynamic dynamic.Interface
-	// Snapshots reads and writes VolumeSnapshotContents. Config.Snapshot requires it.
-	Snapshots api.Client
-	// GroupSnapshots reads and writes VolumeGroupSnapshotContents. Config.GroupSnapshot requires it.
-	GroupSnapshots groupapi.Client
-	// Timeline records what the controllers do; it may be nil.
-	Timeline *timeline.Recorder
-	// Recorder records the events of the controllers beside the provision controller, whose option is
-	// provision.EventRecorder. By default they write to the API server.
-	Recorder record.EventRecorder
-	// Logger receives the controllers' logs; nil discards them.
-	Logger *slog.Logger
-	// Clock may be nil for the real one.
-	Clock clock.WithTicker
-	// Registerer registers the controllers' metrics; nil registers none. Those of the provision controller get the label
-	// provisioner, because a process may provision for several drivers. Each Sidecar needs a Registerer of its own.
-	Registerer prometheus.Registerer
-}
-
-// Config selects the controllers of one driver.
-type Config struct {
-	// Driver has the driver's name and socket, both required, and the options of its calls.
-	Driver csiprovision.Config
-	// Provision provisions and deletes the driver's volumes.
-	Provision bool
-	// Capacity publishes CSIStorageCapacity objects, Resize expands volumes and applies VolumeAttributesClasses to them. Both
-	// require Provision.
-	Capacity, Resize bool
-	// Snapshot takes and deletes the driver's snapshots. It requires Provision.
-	Snapshot bool
-	// GroupSnapshot takes and deletes the driver's group snapshots. It requires Snapshot.
-	GroupSnapshot bool
-	// Health reports abnormal volumes on their claims. It requires Provision, and excludes NodeDeployment.
-	Health bool
-	// Attach processes the driver's VolumeAttachments.
-	Attach bool
-	// CapacityPeriod is how often the driver's capacity is read again; zero means the default of package capacity.
-	CapacityPeriod time.Duration
-	// NodeDeployment provisions for one node, on each of which such a driver runs: Driver.NodeName is required, and there is no
-	// leader election. Volumes and snapshots of other nodes are not this driver's, so Resize, Snapshot and Attach exclude it.
-	NodeDeployment bool
-	// PodNamespace and PodName are those of the Pod that this process runs in. Its controller then owns the
-	// CSIStorageCapacity objects. Both are empty outside of a Pod: then the objects are in kube-system, without an owner.
-	PodNamespace, PodName string
-	// LeaderElection runs the controllers only while this process holds the driver's Lease, which is in
-	// LeaderElectionNamespace, or, if that is empty, in the process's own namespace. It requires Provision.
-	LeaderElection          bool
-	LeaderElectionNamespace string
-	// ProvisionOptions are further options of the provision controller.
-	ProvisionOptions []provision.Option
-}
-
-func (d *Deps) complete(config Config) error {
-	switch {
-	case d.Client == nil:
-		return errors.New("Deps.Client is required")
-	case config.Provision && d.Dynamic == nil:
-		return errors.New("Deps.Dynamic is required")
-	case config.Snapshot && d.Snapshots == nil:
-		return errors.New("Deps.Snapshots is required")
-	case config.GroupSnapshot && d.GroupSnapshots == nil:
-		return errors.New("Deps.GroupSnapshots is required")
-	}
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
-	if d.Clock == nil {
-		d.Clock = clock.RealClock{}
-	}
-	return nil
-}
-
-func (c Config) validate() error {
-	switch {
-	case c.Driver.Name == "" || c.Driver.Socket == "":
-		return errors.New("Config.Driver: Name and Socket are required")
-	case !c.Provision && !c.Attach:
-		return errors.New("Config.Provision or Config.Attach is required")
-	case !c.Provision && (c.Capacity || c.Resize || c.Snapshot || c.Health || c.LeaderElection):
-		return errors.New("Config.Capacity, Config.Resize, Config.Snapshot, Config.Health and Config.LeaderElection require Config.Provision")
-	case c.NodeDeployment && c.Driver.NodeName == "":
-		return errors.New("Config.NodeDeployment requires Config.Driver.NodeName")
-	case c.NodeDeployment && (c.LeaderElection || c.Resize || c.Snapshot || c.Health || c.Attach):
-		return errors.New("Config.NodeDeployment excludes Config.LeaderElection, Config.Resize, Config.Snapshot, Config.Health and Config.Attach")
-	case c.GroupSnapshot && !c.Snapshot:
-		return errors.New("Config.GroupSnapshot requires Config.Snapshot")
-	}
-	return nil
-}
 
 // Sidecar runs the controllers of one driver.
 type Sidecar struct {
@@ -142,6 +38,8 @@ type Sidecar struct {
 	provisioner *csiprovision.Provisioner
 	// controller is nil without Config.Provision.
 	controller *provision.ProvisionController
+	// selector is nil without Config.SelectNode.
+	selector *nodeselect.Selector
 	// claims are the informers that resize and modify share.
 	claims informers.SharedInformerFactory
 
@@ -164,6 +62,9 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	}
 	s := &Sidecar{deps: deps, config: config, claims: claimwork.NewInformers(deps.Client)}
 	var err error
+	if config.SelectNode {
+		config.Driver.NeedsNode = func(claim *corev1.PersistentVolumeClaim) { s.selector.Consider(claim) }
+	}
 	s.provisioner, err = csiprovision.New(
 		csiprovision.Deps{Client: deps.Client, Dynamic: deps.Dynamic, Logger: deps.Logger}, config.Driver)
 	if err != nil {
@@ -171,6 +72,11 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	}
 	if !config.Provision {
 		return s, nil
+	}
+	if config.SelectNode {
+		if s.selector, err = s.newSelector(); err != nil {
+			return nil, err
+		}
 	}
 	options := []provision.Option{
 		provision.Logger(deps.Logger), provision.Timeline(deps.Timeline), provision.LeaderElection(config.LeaderElection),
@@ -195,12 +101,6 @@ func New(deps Deps, config Config) (*Sidecar, error) {
 	return s, nil
 }
 
-// nodeIntent returns the finalizer of the intents of one node's provisioner.
-func nodeIntent(node string) string {
-	sum := sha256.Sum256([]byte(node))
-	return "intent.provision.berth.dev/node-" + hex.EncodeToString(sum[:10])
-}
-
 // runnables are the controllers that run beside the provision controller, while it leads.
 func (s *Sidecar) runnables() []func(context.Context) error {
 	var runnables []func(context.Context) error
@@ -221,6 +121,9 @@ func (s *Sidecar) runnables() []func(context.Context) error {
 	}
 	if s.config.Health {
 		runnables = append(runnables, s.monitorHealth)
+	}
+	if s.selector != nil {
+		runnables = append(runnables, func(ctx context.Context) error { return s.start(ctx, s.selector) })
 	}
 	return runnables
 }
@@ -289,12 +192,6 @@ func (s *Sidecar) Healthy() error {
 
 // IsWaiting returns whether the controllers wait for the Lease, which another process holds.
 func (s *Sidecar) IsWaiting() bool { return s.controller != nil && s.controller.IsWaiting() }
-
-// nodeManager returns the label value of the capacity objects of one node's publisher.
-func nodeManager(node string) string {
-	sum := sha256.Sum256([]byte(node))
-	return "berth-" + hex.EncodeToString(sum[:10])
-}
 
 func (s *Sidecar) publishCapacity(ctx context.Context) error {
 	config := capacity.Config{

@@ -142,6 +142,17 @@ kills: build ## kill components of a cluster and shims at random while 500 Pods 
 	@BERTH_TEST_RUNTIME=$(RUNTIME) $(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -pods $(or $(PODS),500) -at-once 12 \
 		-keep-logs $(BIN)/logs
 
+.PHONY: critest
+critest: build ## run upstream's tests of container runtimes on containerd with each runtime, FOCUS=… (root)
+	@mkdir -p $(BIN)/thirdparty
+	@cd test/thirdparty/critest && CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -o $(BIN)/thirdparty/critest sigs.k8s.io/cri-tools/cmd/critest
+	@$(GO) test -tags integration -count=1 -timeout 60m -v -run '^TestCritest$$' ./up/containerd -critest $(BIN)/thirdparty/critest -critest-focus '$(FOCUS)'
+
+.PHONY: leaks
+leaks: build ## run EXECS=10000 commands and PODS=1000 Pods over CRI and look for what they leave, RUNTIME=… (root; half an hour)
+	@BERTH_TEST_RUNTIME=$(RUNTIME) $(GO) test -tags integration -count=1 -timeout 120m -v -run '^TestManyExecsAndPodsLeaveNothing$$' ./up/containerd \
+		-leak-execs $(or $(EXECS),10000) -leak-pods $(or $(PODS),1000)
+
 .PHONY: faults
 faults: build ## run Pods with a failing runtime and without an API server, PODS=… AWAY=2m RUNTIME=… (root)
 	@BERTH_TEST_RUNTIME=$(RUNTIME) $(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v \

@@ -65,6 +65,15 @@ func TestCritest(t *testing.T) {
 	}
 }
 
+// pgrep lists the processes with a name; Debian's busybox has no such command.
+const pgrep = `#!/bin/sh
+found=1
+for process in /proc/[0-9]*; do
+	[ "$(cat $process/comm 2>/dev/null)" = "$1" ] && echo ${process#/proc/} && found=0
+done
+exit $found
+`
+
 // busyboxImage is an image of the machine's busybox with all its commands, which runs one of them.
 func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
 	t.Helper()
@@ -86,11 +95,12 @@ func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
 	}
 	add(tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil)
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755}, binary)
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "bin/pgrep", Mode: 0o755}, []byte(pgrep))
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "www/index.html", Mode: 0o644}, []byte("hello\n"))
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/:/bin/false\n"))
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, []byte("root:x:0:\nwww-data:x:33:\n"))
 	for command := range strings.FieldsSeq(string(commands)) {
-		if command != "busybox" {
+		if command != "busybox" && command != "pgrep" {
 			add(tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + command, Linkname: "busybox", Mode: 0o777}, nil)
 		}
 	}

@@ -146,7 +146,8 @@ kills: build ## kill components of a cluster and shims at random while 500 Pods 
 critest: build ## run upstream's tests of container runtimes on containerd with each runtime, FOCUS=… (root)
 	@mkdir -p $(BIN)/thirdparty
 	@cd test/thirdparty/critest && CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -o $(BIN)/thirdparty/critest sigs.k8s.io/cri-tools/cmd/critest
-	@$(GO) test -tags integration -count=1 -timeout 60m -v -run '^TestCritest$$' ./up/containerd -critest $(BIN)/thirdparty/critest -critest-focus '$(FOCUS)'
+	@$(GO) test -tags integration -count=1 -timeout 60m -v -run '^TestCritest$$' ./up/containerd -critest $(BIN)/thirdparty/critest \
+		-critest-web "$$(cd test/thirdparty/critest && $(GO) run . | tr '\n' ' ')" -critest-focus '$(FOCUS)'
 
 .PHONY: leaks
 leaks: build ## run EXECS=10000 commands and PODS=1000 Pods over CRI and look for what they leave, RUNTIME=… (root; half an hour)

@@ -27,13 +27,15 @@ import (
 
 var (
 	critest     = flag.String("critest", "", "upstream's critest, for TestCritest: test/thirdparty/critest builds it")
+	critestWeb  = flag.String("critest-web", "", "names of the images with a web server that critest uses besides those of its file, separated by spaces")
 	critestSkip = flag.String("critest-skip", critestNeedsImages, "the specs that TestCritest omits")
 	critestRun  = flag.String("critest-focus", "", "the specs that TestCritest runs (default: all)")
 )
 
-// critestNeedsImages are the specs about images that only a registry has: pulls, and users, groups and programs of certain images.
-const critestNeedsImages = `Image Manager|Image Consistency|image ID consistency|RunAsUser|RunAsUserName|RunAsGroup|SupplementalGroups|` +
-	`NoNewPrivs|multiple containers|host network`
+// critestNeedsImages are the specs about images that only a registry has: pulls, and users, groups and programs of certain images. HostIpc
+// runs ipcs, which Debian's busybox does not have, HostPID looks for nginx, and MaskedPaths for a shell that has no ls of its own.
+const critestNeedsImages = `Image Manager|Image Consistency|Image Identifier Consistency|RunAsUser|RunAsUserName|RunAsGroup|SupplementalGroups|` +
+	`NoNewPrivs|HostIpc|HostPID|MaskedPaths|host network`
 
 // TestCritest runs upstream's tests of container runtimes on containerd, with each runtime.
 func TestCritest(t *testing.T) {
@@ -48,8 +50,12 @@ func TestCritest(t *testing.T) {
 			store, err := imagestore.Open(t.Context(), n.Socket())
 			require.NoError(t, err)
 			shell := imagestore.Built{Name: "berth.local/critest-shell:v1", Image: busyboxImage(t, "sh")}
-			web := imagestore.Built{Name: "berth.local/critest-web:v1", Image: busyboxImage(t, "httpd", "-f", "-p", "80", "-h", "/www")}
-			require.NoError(t, store.Ensure(t.Context(), shell, web))
+			web := imagestore.Built{Name: "berth.local/critest-web:v1", Image: busyboxImage(t, "sh", "-c", webServer)}
+			images := []imagestore.Built{shell, web}
+			for name := range strings.FieldsSeq(*critestWeb) {
+				images = append(images, imagestore.Built{Name: name, Image: web.Image})
+			}
+			require.NoError(t, store.Ensure(t.Context(), images...))
 			require.NoError(t, store.Close())
 			names := filepath.Join(t.TempDir(), "images.yaml")
 			require.NoError(t, os.WriteFile(names, fmt.Appendf(nil, "defaultTestContainerImage: %s\nwebServerTestImage: %s\n", shell.Name, web.Name), 0o600))
@@ -74,6 +80,9 @@ done
 exit $found
 `
 
+// webServer has the marks of nginx by which specs find its process.
+const webServer = `echo httpd starts; echo $$ > /var/run/nginx.pid; exec httpd -f -p 80 -h /www -r "master process"`
+
 // busyboxImage is an image of the machine's busybox with all its commands, which runs one of them.
 func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
 	t.Helper()
@@ -90,7 +99,7 @@ func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
 		_, err := archive.Write(data)
 		require.NoError(t, err)
 	}
-	for _, dir := range []string{"bin", "etc", "root", "home", "proc", "sys", "dev", "var", "www", "mnt"} {
+	for _, dir := range []string{"bin", "etc", "root", "home", "proc", "sys", "dev", "var", "var/run", "www", "mnt"} {
 		add(tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}, nil)
 	}
 	add(tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil)
@@ -101,7 +110,7 @@ func busyboxImage(t testing.TB, entrypoint ...string) v1.Image {
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, []byte("root:x:0:\nwww-data:x:33:\n"))
 	for command := range strings.FieldsSeq(string(commands)) {
 		if command != "busybox" && command != "pgrep" {
-			add(tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + command, Linkname: "busybox", Mode: 0o777}, nil)
+			add(tar.Header{Typeflag: tar.TypeLink, Name: "bin/" + command, Linkname: "bin/busybox", Mode: 0o755}, nil)
 		}
 	}
 	require.NoError(t, archive.Close())

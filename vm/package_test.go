@@ -107,7 +107,7 @@ func TestPackage(t *testing.T) {
 	output(t, m, "dpkg -r berth")
 	witness(2, true, "removing ends the Pods in order")
 	output(t, m, "[ -f /var/lib/berth/cluster.json ] && ! [ -e /usr/bin/berth ] && ! [ -e /usr/libexec/berth ]")
-	require.Empty(t, output(t, m, "pgrep -a 'berth|containerd' || true"))
+	require.Empty(t, output(t, m, "pgrep -l berth; pgrep -l containerd; true"))
 
 	output(t, m, "dpkg -P berth")
 	require.Empty(t, output(t, m, "ls -d /var/lib/berth* /etc/berth 2>/dev/null || true"))

@@ -279,6 +279,10 @@ dist-check: ## check the packages of make dist: contents, and installed on a sma
 	@if [ $(ARCH) = $(HOST_ARCH) ]; then ./hack/smoke.sh $(BIN) $(ARCH) $(VERSION); else ./hack/smoke.sh $(BIN)/$(ARCH) $(ARCH) $(VERSION); fi
 	@./hack/dist-check.sh $(BIN)/dist $(ARCH)
 
+.PHONY: package-life
+package-life: build ## install, restart, kill, reboot, upgrade, remove and purge the package on a Debian with systemd in namespaces (root; cgroup v1)
+	@./hack/package-life.sh $(BIN) $(BIN)/package-life
+
 .PHONY: reproducible
 reproducible: ## build all programs twice, in two directories with empty caches, and compare (half an hour; committed files only): ARGS='berth containers'
 	@./hack/reproducible.sh $(ARGS)

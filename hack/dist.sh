@@ -5,7 +5,8 @@ set -eu
 [ $# -eq 4 ] || { echo "usage: $0 BIN ARCH VERSION OUT" >&2; exit 2; }
 cd "$(dirname "$0")/.."
 GO=${GO:-go}
-bin=$1 arch=$2 version=$3 out=$4
+mkdir -p "$4"
+bin=$(CDPATH='' cd -- "$1" && pwd) arch=$2 version=$3 out=$(CDPATH='' cd -- "$4" && pwd)
 # The time of everything in the packages is that of the source.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
@@ -22,7 +23,6 @@ for name in berth berth-controlplane berth-dns berth-isolate berth-supervisor ku
 done
 "$GO" run ./hack/notices -bin "$work/bin" -version "$version" -sbom "$work/sbom.spdx.json" -notices "$work/THIRD_PARTY_NOTICES.txt"
 "$GO" run -trimpath -tags reference -ldflags "-X github.com/berth-dev/berth/version.Berth=$version" ./cmd/berth reference "$work/reference"
-mkdir -p "$out"
 cp "$work/sbom.spdx.json" "$out/berth_${version}_linux_$arch.spdx.json"
 cd packaging && "$GO" run -trimpath ./cmd/dist -bin "$work/bin" -reference "$work/reference" -arch "$arch" -version "$version" -out "$out" -formats "${FORMATS:-}" \
 	../README.md ../LICENSE "$work/sbom.spdx.json" "$work/THIRD_PARTY_NOTICES.txt"

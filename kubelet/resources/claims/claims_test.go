@@ -131,8 +131,12 @@ func (f *fixture) plugin() pluginmanager.Plugin {
 
 // claim creates a claim that is allocated for the Pods.
 func (f *fixture) claim(name string, pods ...string) {
+	f.claimWithUID(name, types.UID("uid-of-"+name), pods...)
+}
+
+func (f *fixture) claimWithUID(name string, uid types.UID, pods ...string) {
 	c := &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-of-" + name)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: uid},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{Driver: driverName, Request: "gpu", Pool: "pool", Device: "gpu-0"}},
 		}}},
@@ -222,6 +226,20 @@ func TestClaimsThatAPodMayNotUse(t *testing.T) {
 	require.ErrorContains(t, f.Prepare(ctx, podOf("b", "others")), "NodePrepareResources failed for ResourceClaim others: on fire")
 	f.driver.fail = nil
 	require.NoError(t, f.Prepare(ctx, podOf("b", "others")), "another attempt")
+}
+
+// TestAClaimThatReplacesAnotherWaits: a Pod and its claim may be deleted by force and created anew before the kubelet has ended the old ones.
+func TestAClaimThatReplacesAnotherWaits(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	f.claim("one", "old")
+	require.NoError(t, f.Prepare(ctx, podOf("old", "one")))
+	require.NoError(t, f.client.ResourceV1().ResourceClaims("ns").Delete(ctx, "one", metav1.DeleteOptions{}))
+	f.claimWithUID("one", "another", "new")
+	require.ErrorContains(t, f.Prepare(ctx, podOf("new", "one")), "old ResourceClaim with same name one and different UID uid-of-one still exists")
+	require.NoError(t, f.Unprepare(ctx, "old"))
+	require.NoError(t, f.Prepare(ctx, podOf("new", "one")))
+	require.Equal(t, []string{"prepare one", "unprepare one", "prepare one"}, f.driver.calls)
 }
 
 func TestExtendedResourcesOfClaims(t *testing.T) {

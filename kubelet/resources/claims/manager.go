@@ -193,7 +193,8 @@ func (m *Manager) refer(k key, object *resourceapi.ResourceClaim, uid types.UID)
 		}
 	}
 	if c.ClaimUID != object.UID {
-		return nil, fmt.Errorf("an earlier ResourceClaim %s/%s with UID %s is still prepared: its Pod has not ended", k.namespace, k.name, c.ClaimUID)
+		// Upstream's words, which its specs wait for.
+		return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists: its Pod has not ended on this node", k.name, c.ClaimUID)
 	}
 	if m.claims[k] != nil && c.PodUIDs.Has(string(uid)) {
 		return c, nil

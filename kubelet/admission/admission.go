@@ -68,6 +68,9 @@ type Deps struct {
 	CheckResize func(cpu, memory bool) (message, detail string)
 	// Handlers are called for each Pod that passes all other checks.
 	Handlers []lifecycle.PodAdmitHandler
+	// Managed reports whether one of the Handlers gives Pods the resource piece by piece, and rejects those that it has none for: it
+	// says which pieces are free. It may be nil.
+	Managed func(name corev1.ResourceName) bool
 }
 
 func (d *Deps) validate() error {
@@ -335,6 +338,9 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status
 		limit, known := allocatable[name]
 		if wanted.IsZero() || !known && (allocatable == nil || !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
 			continue // others count it, like a resource of the whole cluster; but the node has all huge pages that it reports
+		}
+		if a.deps.Managed != nil && a.deps.Managed(name) {
+			continue
 		}
 		sum := used[name]
 		total := sum.DeepCopy()

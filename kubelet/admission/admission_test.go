@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
 )
 
 func testPod(change ...func(*corev1.Pod)) *corev1.Pod {
@@ -264,4 +265,25 @@ func TestAffinityIsJudgedByTheNodeAsItIs(t *testing.T) {
 	require.Equal(t, "NodeAffinity", a.Admit(wants, nil).Reason)
 	readErr, now = nil, seen
 	require.Equal(t, "NodeAffinity", a.Admit(wants, nil).Reason)
+}
+
+// TestHandlersDecideAboutWhatTheyManage: the count of devices is not compared, because the handler that gives them says which are free.
+func TestHandlersDecideAboutWhatTheyManage(t *testing.T) {
+	a := newAdmitter(t, func(d *Deps, _ *Config) {
+		d.Allocatable = func() corev1.ResourceList {
+			return corev1.ResourceList{"example.com/gpu": resource.MustParse("0"), "example.com/nic": resource.MustParse("0")}
+		}
+		d.Managed = func(name corev1.ResourceName) bool { return name == "example.com/gpu" }
+		d.Handlers = []lifecycle.PodAdmitHandler{rejecting("no healthy devices")}
+	})
+	failure := a.Admit(testPod(withRequest("example.com/gpu", "1")), nil)
+	require.Equal(t, "UnexpectedAdmissionError", failure.Reason)
+	require.Contains(t, failure.Message, "no healthy devices")
+	require.Equal(t, "OutOfexample.com/nic", a.Admit(testPod(withRequest("example.com/nic", "1")), nil).Reason)
+}
+
+type rejecting string
+
+func (r rejecting) Admit(*lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
+	return lifecycle.PodAdmitResult{Reason: "UnexpectedAdmissionError", Message: string(r)}
 }

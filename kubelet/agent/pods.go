@@ -129,6 +129,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		GroupsPolicy: p.helper.GroupsPolicy, Resources: p.helper.Resources,
 		// The managers come last: what they allocate belongs to the Pod.
 		Handlers:    append(append([]lifecycle.PodAdmitHandler{base.pressure}, p.shutdown.handlers(deps.AdmitHandlers)...), n.managers),
+		Managed:     n.managers.Manages,
 		CheckResize: n.managers.CheckResize,
 	}, admission.Config{
 		MaxPods: config.Pods.most(), AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls, DeclaredFeatures: declaredFeatures(),

@@ -48,6 +48,10 @@ func (m *Manager) UnpreparePod(ctx context.Context, uid types.UID) error {
 	return m.claims.Unprepare(ctx, uid)
 }
 
+// Manages reports whether a resource is a device plugin's, so that Admit rejects Pods for which there are too few devices. It says more
+// than a count does: which are free, and that those that an earlier process has given to a Pod are not healthy.
+func (m *Manager) Manages(name corev1.ResourceName) bool { return m.devices.Manages(string(name)) }
+
 // Devices returns how many devices of each resource the node has, and how many of them containers may get.
 func (m *Manager) Devices() (capacity, allocatable corev1.ResourceList) { return m.devices.Resources() }
 

@@ -168,6 +168,7 @@ func TestResourcesOfTheirOwn(t *testing.T) {
 	claim := c.waitPod("name=claim", "running", isReady)
 	require.Contains(t, c.mustRun("kubectl", "exec", "claim", "--", "/bin/busybox", "env"), "_one=true", "what the driver's CDI file adds")
 	c.checkPodResources(cpus)
+	c.checkRefusal()
 
 	for _, kill := range []struct {
 		name string
@@ -197,6 +198,16 @@ func TestResourcesOfTheirOwn(t *testing.T) {
 	driver.stop()
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// checkRefusal requests more devices than are free, past the scheduler, and reads why the node refuses that.
+func (c *cluster) checkRefusal() {
+	c.t.Helper()
+	c.apply(podManifest("refused", shell("true", strings.ReplaceAll(withDevice, `"1"`, `"2"`)), `"nodeName": "`+homeNode+`"`))
+	c.waitPod("name=refused", "refused", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed })
+	out, _ := c.run("explain", "pod", "refused")
+	require.Contains(c.t, strings.Join(strings.Fields(out), " "), "requested number of devices unavailable for "+sampleResource+". Requested: 2, Available: 1 (Dev-")
+	c.mustRun("kubectl", "delete", "pod", "refused", "--timeout=2m")
 }
 
 func cpusOfMachine(t *testing.T) cpuset.CPUSet {

@@ -268,6 +268,13 @@ func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList) {
 	return capacity, allocatable
 }
 
+// Manages reports whether the resource is a plugin's, that is or was registered.
+func (m *Manager) Manages(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.isDevice(name)
+}
+
 // isDevice reports whether the resource is a plugin's. The caller holds mu.
 func (m *Manager) isDevice(name string) bool {
 	if m.pools[name] != nil {

@@ -329,6 +329,9 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status
 	used := corev1.ResourceList{}
 	for _, other := range others {
 		for name, quantity := range resource.PodRequests(other, resource.PodResourcesOptions{}) {
+			if isClaimed(other, name) {
+				continue
+			}
 			sum := used[name]
 			sum.Add(quantity)
 			used[name] = sum
@@ -339,7 +342,7 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status
 		if wanted.IsZero() || !known && (allocatable == nil || !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
 			continue // others count it, like a resource of the whole cluster; but the node has all huge pages that it reports
 		}
-		if a.deps.Managed != nil && a.deps.Managed(name) {
+		if isClaimed(pod, name) || a.deps.Managed != nil && a.deps.Managed(name) {
 			continue
 		}
 		sum := used[name]
@@ -353,6 +356,15 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status
 		}
 	}
 	return nil
+}
+
+// isClaimed reports whether the scheduler has allocated a ResourceClaim for an extended resource of a Pod: it is none of those that the node
+// counts, even if a device plugin provides, or has provided, others of that name.
+func isClaimed(pod *corev1.Pod, name corev1.ResourceName) bool {
+	claimed := pod.Status.ExtendedResourceClaimStatus
+	return claimed != nil && slices.ContainsFunc(claimed.RequestMappings, func(r corev1.ContainerExtendedResourceRequest) bool {
+		return r.ResourceName == string(name)
+	})
 }
 
 func insufficient(name corev1.ResourceName, requested, used, capacity int64) *status.Failure {

@@ -282,6 +282,24 @@ func TestHandlersDecideAboutWhatTheyManage(t *testing.T) {
 	require.Equal(t, "OutOfexample.com/nic", a.Admit(testPod(withRequest("example.com/nic", "1")), nil).Reason)
 }
 
+// TestClaimedExtendedResourcesAreNotCounted: a device plugin that is gone leaves its resource with a count of zero.
+func TestClaimedExtendedResourcesAreNotCounted(t *testing.T) {
+	count := "0"
+	a := newAdmitter(t, func(d *Deps, _ *Config) {
+		d.Allocatable = func() corev1.ResourceList { return corev1.ResourceList{"example.com/gpu": resource.MustParse(count)} }
+	})
+	plain := testPod(withRequest("example.com/gpu", "1"))
+	claimed := testPod(withRequest("example.com/gpu", "1"), func(p *corev1.Pod) {
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: "made", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "one"}},
+		}
+	})
+	require.Nil(t, a.Admit(claimed, nil))
+	require.Equal(t, "OutOfexample.com/gpu", a.Admit(plain, nil).Reason)
+	count = "1"
+	require.Nil(t, a.Admit(plain, []*corev1.Pod{claimed}))
+}
+
 type rejecting string
 
 func (r rejecting) Admit(*lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {

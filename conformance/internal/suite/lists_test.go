@@ -14,6 +14,11 @@ func TestListsNameEachSpecOnceAndCIIsAPart(t *testing.T) {
 			t.Errorf("ci.txt has %q, expected.txt has not", name)
 		}
 	}
+	for name := range read(t, "../../dra.txt") {
+		if expected[name] {
+			t.Errorf("dra.txt has %q, which needs one node, and so has expected.txt", name)
+		}
+	}
 }
 
 func read(t *testing.T, path string) map[string]bool {

@@ -38,7 +38,7 @@ func connect(ctx context.Context, resource, socket string) (*plugin, error) {
 	p := &plugin{resource: resource, socket: socket, conn: conn, client: pluginapi.NewDevicePluginClient(conn)}
 	if p.options, err = p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true)); err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("read the options of device plugin %s at %s: %w", resource, socket, err)
+		return nil, fmt.Errorf("failed to get device plugin options of %s at %s: %w", resource, socket, err)
 	}
 	return p, nil
 }

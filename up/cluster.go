@@ -81,7 +81,8 @@ type Cluster struct {
 	// controllerMetrics are served beside those of the kubelet, and on the socket.
 	controllerMetrics metricsserver.Registries
 	logger            *slog.Logger
-	startedAt         time.Time
+	startedAt         time.Time // the cluster
+	processStartedAt  time.Time // the node's process
 	// runtime is the config of the containerd that was started last.
 	runtime atomic.Pointer[containerd.Config]
 	// addressFilter says that Pods are kept to their own addresses.

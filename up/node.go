@@ -105,6 +105,7 @@ func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyL
 // cluster's processes have left.
 func (c *Cluster) RunNode(ctx context.Context, link *supervised.Link, h Handover) error {
 	c.link, c.startedAt, c.addressFilter = link, h.StartedAt, h.AddressFilter
+	c.processStartedAt = c.clock.Now()
 	if h.Inside.IsValid() {
 		c.config.Inside = &isolate.Inside{Address: h.Inside, StartedAt: h.StartedAt}
 	}

@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -96,7 +97,7 @@ func (c *Cluster) readyText() string {
 	return "Kubernetes " + version.Kubernetes + ", kubeconfig " + c.AdminKubeconfig()
 }
 
-// waitNodeReady waits until the Node is ready.
+// waitNodeReady waits until the kubelet of this process has reported the Node as ready.
 func (c *Cluster) waitNodeReady(ctx context.Context) error {
 	client, err := c.nodeClient()
 	if err != nil {
@@ -104,20 +105,36 @@ func (c *Cluster) waitNodeReady(ctx context.Context) error {
 	}
 	one := fields.OneTermEqualSelector("metadata.name", c.NodeName)
 	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", one)
+	fresh := freshReady{since: c.processStartedAt}
 	_, err = watchtools.UntilWithSync(ctx, source, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
 		node, ok := event.Object.(*corev1.Node)
-		if !ok {
-			return false, nil
-		}
-		for _, condition := range node.Status.Conditions {
-			if condition.Type == corev1.NodeReady {
-				return condition.Status == corev1.ConditionTrue, nil
-			}
-		}
-		return false, nil
+		return ok && fresh.isSaidBy(node), nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for node %s to become ready (see %s): %w", c.NodeName, c.Log("berth"), err)
 	}
 	return nil
+}
+
+// freshReady recognizes that a Node is ready now: the data of a cluster that did not stop in order, or was copied, say that of the past.
+type freshReady struct {
+	since time.Time
+	// stale is the time of what was said before since, or what a clock says that was set back since then.
+	stale time.Time
+}
+
+// isSaidBy is called with each state of the Node. Times of conditions have no fraction of a second.
+func (f *freshReady) isSaidBy(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type != corev1.NodeReady {
+			continue
+		}
+		at := condition.LastHeartbeatTime.Time
+		if at.Before(f.since.Truncate(time.Second)) && (f.stale.IsZero() || at.Equal(f.stale)) {
+			f.stale = at
+			return false
+		}
+		return condition.Status == corev1.ConditionTrue
+	}
+	return false
 }

@@ -179,3 +179,27 @@ func (d *Driver) ControllerUnpublishVolume(
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	})
 }
+
+// detachUnused detaches a volume that is unstaged here if the controller service does not. The caller holds the id.
+func (d *Driver) detachUnused(id string) error {
+	switch {
+	case !isVolumeID(id):
+		return nil
+	case d.config.Shared:
+		return d.detachShared(id)
+	}
+	return d.detachUnpublished(id)
+}
+
+// detachUnmounted detaches the device, unless something here has it mounted, and reports whether it did.
+func (d *Driver) detachUnmounted(device *loop) (detached bool, err error) {
+	filesystem, node, err := device.mounts()
+	if err != nil || len(filesystem)+len(node) > 0 {
+		return false, err
+	}
+	if err := d.loops.detach(device); err != nil {
+		return false, err
+	}
+	d.unlimit(device)
+	return true, nil
+}

@@ -175,7 +175,7 @@ func (d *Driver) NodeUnstageVolume(
 	return run(ctx, d.inflight, []string{req.GetVolumeId()}, func(context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		_, err := d.unmount(req.GetVolumeId(), "staging_target_path", req.GetStagingTargetPath())
 		if err == nil {
-			err = errors.Join(d.detachUnused(req.GetVolumeId()), d.detachUnpublished(req.GetVolumeId()))
+			err = d.detachUnused(req.GetVolumeId())
 		}
 		if err != nil {
 			return nil, grpcError(err)

@@ -37,13 +37,10 @@ func (m nodeMark) set() error {
 }
 
 func (m nodeMark) clear() error {
-	if marked, err := m.isSet(); err != nil || !marked {
-		return err
-	}
-	if err := os.Remove(string(m)); err != nil {
+	if err := removeMark(string(m)); err != nil {
 		return fmt.Errorf("unmark a volume that the node attached: %w", err)
 	}
-	return atomicfile.SyncDir(filepath.Dir(string(m)))
+	return nil
 }
 
 // markAttachedByNode marks the volume if it is not published, before it is attached: a driver that ends in between leaves no device
@@ -61,9 +58,6 @@ func (d *Driver) markAttachedByNode(id string, publishContext map[string]string)
 
 // detachUnpublished detaches a volume that the node service attached and that nothing here has mounted any more. The caller holds the id.
 func (d *Driver) detachUnpublished(id string) error {
-	if d.config.Shared || !isVolumeID(id) {
-		return nil
-	}
 	if marked, err := d.nodeMark(id).isSet(); err != nil || !marked {
 		return err
 	}
@@ -75,14 +69,9 @@ func (d *Driver) detachUnpublished(id string) error {
 		return err
 	}
 	if device != nil {
-		filesystem, node, err := device.mounts()
-		if err != nil || len(filesystem)+len(node) > 0 {
+		if detached, err := d.detachUnmounted(device); err != nil || !detached {
 			return err
 		}
-		if err := d.loops.detach(device); err != nil {
-			return err
-		}
-		d.unlimit(device)
 		d.logger.Info("detached volume, which the node attached", "volume", id, "device", device.path)
 	}
 	return d.nodeMark(id).clear()

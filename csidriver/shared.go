@@ -60,14 +60,10 @@ func (s *store) publish(id string, p publication) error {
 
 // unpublish removes the record. A volume that does not exist or is published nowhere is no error. The caller holds the id.
 func (s *store) unpublish(id string) error {
-	err := os.Remove(filepath.Join(s.dir(id), publishedName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := removeMark(filepath.Join(s.dir(id), publishedName)); err != nil {
 		return fmt.Errorf("unpublish %q: %w", id, err)
 	}
-	return atomicfile.SyncDir(s.dir(id))
+	return nil
 }
 
 // publishShared publishes a shared volume to any node, to one at a time. The driver on the node attaches it.
@@ -174,13 +170,10 @@ func (d *Driver) checkPublished(id string) error {
 	return nil
 }
 
-// detachUnused detaches the device of a shared volume that this machine no longer uses. It fails while something has the device open, and
+// detachShared detaches the device of a shared volume that this machine no longer uses. It fails while something has the device open, and
 // be it a copy of the volume's mount in another mount namespace: that would go on to write while another node has the volume. The caller
 // holds the id.
-func (d *Driver) detachUnused(id string) error {
-	if !d.config.Shared || !isVolumeID(id) {
-		return nil
-	}
+func (d *Driver) detachShared(id string) error {
 	device, err := d.loops.findAny(d.store.image(id))
 	if errors.Is(err, os.ErrNotExist) || err == nil && device == nil {
 		return nil
@@ -188,14 +181,9 @@ func (d *Driver) detachUnused(id string) error {
 	if err != nil {
 		return err
 	}
-	filesystem, node, err := device.mounts()
-	if err != nil || len(filesystem)+len(node) > 0 {
+	if detached, err := d.detachUnmounted(device); err != nil || !detached {
 		return err
 	}
-	if err := d.loops.detach(device); err != nil {
-		return err
-	}
-	d.unlimit(device)
 	device, err = d.loops.findAny(d.store.image(id))
 	if err != nil || device == nil {
 		return err

@@ -89,6 +89,18 @@ type store struct {
 	reserved int64
 }
 
+// removeMark removes a file that marks a volume, durably. That there is none is no error.
+func removeMark(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(path))
+}
+
 // volumeID is the id of the volume of that name.
 func volumeID(name string) string { return volumePrefix + hash(name) }
 

@@ -11,16 +11,13 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// annSelectedNode is the node that the scheduler selected for a claim.
-const annSelectedNode = "volume.kubernetes.io/selected-node"
-
 // ShouldProvision implements provision.Qualifier: with Config.NodeName, only claims that are scheduled to that node are
 // provisioned, because each node's driver creates volumes on its own node.
 func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
 	if p.config.NodeName == "" {
 		return true
 	}
-	selected := claim.Annotations[annSelectedNode]
+	selected := claim.Annotations[volumehelpers.AnnSelectedNode]
 	if selected == "" && p.config.NeedsNode != nil {
 		p.config.NeedsNode(claim)
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/timeline"
@@ -87,7 +88,7 @@ func (p *Provisioner) InjectEventRecorder(recorder record.EventRecorder) {
 
 // ShouldProvision implements provision.Qualifier: it skips claims that were scheduled to other nodes.
 func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
-	node := claim.Annotations["volume.kubernetes.io/selected-node"]
+	node := claim.Annotations[volumehelpers.AnnSelectedNode]
 	return node == "" || node == p.node
 }
 

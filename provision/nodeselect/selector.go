@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
@@ -27,16 +28,13 @@ const (
 	// DefaultBaseDelay and DefaultMaxDelay are the defaults of Config, those of external-provisioner.
 	DefaultBaseDelay, DefaultMaxDelay = 20 * time.Second, time.Minute
 
-	// AnnSelectedNode is the annotation of a claim with the node that was selected for it.
-	AnnSelectedNode = "volume.kubernetes.io/selected-node"
-
 	// apiRetryMin and apiRetryMax bound the backoff of failed API calls.
 	apiRetryMin, apiRetryMax = time.Second, time.Minute
 )
 
 // annProvisioners are the annotations of a claim with the provisioner that is to create its volume: the one that Kubernetes writes, and
 // the one that it wrote before 1.23.
-var annProvisioners = []string{"volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"}
+var annProvisioners = []string{volumehelpers.AnnStorageProvisioner, volumehelpers.AnnBetaStorageProvisioner}
 
 // Driver says what the driver of this node has space for. It is safe for concurrent use.
 type Driver interface {
@@ -162,7 +160,7 @@ func (s *Selector) delay(done int) time.Duration {
 }
 
 func (s *Selector) needsNode(claim *corev1.PersistentVolumeClaim) bool {
-	return claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && claim.Annotations[AnnSelectedNode] == "" &&
+	return claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && claim.Annotations[volumehelpers.AnnSelectedNode] == "" &&
 		claim.Spec.StorageClassName != nil && slices.ContainsFunc(annProvisioners, func(name string) bool {
 		return claim.Annotations[name] == s.config.DriverName
 	})
@@ -260,7 +258,7 @@ func isAllowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bo
 // selectNode writes the node into the claim, unless the claim has changed since it was read: then another node may have been selected.
 func (s *Selector) selectNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "annotations": map[string]string{AnnSelectedNode: s.config.NodeName},
+		"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "annotations": map[string]string{volumehelpers.AnnSelectedNode: s.config.NodeName},
 	}})
 	if err == nil {
 		_, err = s.deps.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})

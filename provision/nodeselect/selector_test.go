@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/provision/nodeselect"
@@ -99,7 +100,7 @@ func (f *fixture) claim() *corev1.PersistentVolumeClaim {
 func (f *fixture) selected() string {
 	claim, err := f.api.CoreV1().PersistentVolumeClaims("ns").Get(context.Background(), "claim", metav1.GetOptions{})
 	require.NoError(f.t, err)
-	return claim.Annotations[nodeselect.AnnSelectedNode]
+	return claim.Annotations[volumehelpers.AnnSelectedNode]
 }
 
 // pass lets time pass once something waits for it.
@@ -135,7 +136,7 @@ func TestNodeIsSelectedAfterADelay(t *testing.T) {
 	f.requireSelected(nodeName)
 	require.Len(t, f.driver.calls, 1)
 
-	claim.Annotations[nodeselect.AnnSelectedNode] = ""
+	claim.Annotations[volumehelpers.AnnSelectedNode] = ""
 	_, err := f.api.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	f.Consider(claim)
@@ -192,7 +193,7 @@ func TestClaimsWithoutNeedAreNotRead(t *testing.T) {
 	for _, change := range []func(*corev1.PersistentVolumeClaim){
 		func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "bound" },
 		func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil },
-		func(c *corev1.PersistentVolumeClaim) { c.Annotations[nodeselect.AnnSelectedNode] = "other" },
+		func(c *corev1.PersistentVolumeClaim) { c.Annotations[volumehelpers.AnnSelectedNode] = "other" },
 		func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{Time: f.clock.Now()} },
 	} {
 		other := claim.DeepCopy()

@@ -250,6 +250,8 @@ type builder struct {
 	classesErr error
 	// prepareErr is what the next PreparePod fails with.
 	prepareErr error
+	// resourcesErr is what each PrepareResources fails with.
+	resourcesErr error
 	// cpus are those of all containers; placed are the distinct values of the container main in calls of Placed, in order.
 	cpus   string
 	placed []string
@@ -257,7 +259,11 @@ type builder struct {
 	removedCgroups []string
 }
 
-func (b *builder) PrepareResources(context.Context, *corev1.Pod) error { return nil }
+func (b *builder) PrepareResources(context.Context, *corev1.Pod) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.resourcesErr
+}
 
 func (b *builder) Placed(_ types.UID, running map[string]string, _ func(string) bool) {
 	b.mu.Lock()

@@ -8,9 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/resources/rejection"
 )
 
 func TestTheLastStatusDoesNotWaitForTheSandbox(t *testing.T) {
@@ -131,4 +134,21 @@ func TestThePodIsReadAfterItsSandboxDidNotStop(t *testing.T) {
 	require.True(t, f.volumes.has(p.UID))
 	f.waitFor("finished", func() bool { f.clock.Step(time.Second); return f.statuses.isFinished(p.UID) })
 	require.Equal(t, 2, f.runtime.Calls("StopPodSandbox"))
+}
+
+// TestAPodWhoseDevicesAreGoneFails is rejected by what its resources are prepared by, before it has a sandbox.
+func TestAPodWhoseDevicesAreGoneFails(t *testing.T) {
+	f := newFixture(t)
+	f.builder.resourcesErr = &rejection.Error{Reason: rejection.Unexpected, Message: "no device"}
+	p := sized("20m", "30Mi")
+	started := metav1.NewTime(f.clock.Now())
+	p.Status.StartTime = &started // an earlier process has admitted it
+	f.add(p)
+	f.waitStatus(p.UID, "failed", func(s corev1.PodStatus) bool {
+		return s.Phase == corev1.PodFailed && s.Reason == rejection.Unexpected && s.Message == "Pod was rejected: no device"
+	})
+	boxes, err := f.runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	require.NoError(t, err)
+	require.Empty(t, boxes.Items)
+	require.True(t, f.recorder.hasPrefix("Warning UnexpectedAdmissionError Pod was rejected: no device"))
 }

@@ -40,6 +40,9 @@ func (w *worker) createSandbox(ctx context.Context, actions kuberuntime.Actions)
 			} else {
 				w.invalidate()
 			}
+			if w.rejectedBy(ctx, "", err) {
+				return
+			}
 			if err != nil {
 				if ctx.Err() == nil {
 					w.reportSandboxError(err)
@@ -208,10 +211,7 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 				return
 			}
 			w.invalidate()
-			var refused *rejection.Error
-			if errors.As(err, &refused) && w.failure == nil && ctx.Err() == nil {
-				w.failure = &status.Failure{Reason: refused.Reason, Message: "Pod was rejected: " + refused.Message}
-				w.eventWarning(name, refused.Reason, "%s", w.failure.Message)
+			if w.rejectedBy(ctx, name, err) {
 				return
 			}
 			var f *startError
@@ -221,6 +221,17 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 			w.failStep(ctx, key, err)
 		}
 	})
+}
+
+// rejectedBy reports whether a step has failed for good, as a *rejection.Error says; the Pod fails with its reason.
+func (w *worker) rejectedBy(ctx context.Context, container string, err error) bool {
+	var refused *rejection.Error
+	if !errors.As(err, &refused) || w.failure != nil || ctx.Err() != nil {
+		return false
+	}
+	w.failure = &status.Failure{Reason: refused.Reason, Message: "Pod was rejected: " + refused.Message}
+	w.eventWarning(container, refused.Reason, "%s", w.failure.Message)
+	return true
 }
 
 // containerStarted records that a container runs, and starts its probes.

@@ -266,8 +266,8 @@ func (m *Manager) reserve(pod *corev1.Pod, c *corev1.Container, name string, n i
 		m.added = append(m.added, reservation{uid, c.Name, name})
 	} else if have := g.devices.ids(); len(have) != n {
 		return fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d", uid, c.Name, name, len(have), n)
-	} else if slices.ContainsFunc(have, func(id string) bool { return !p.devices[id].healthy || p.plugin == nil }) {
-		return fmt.Errorf("previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s", name)
+	} else if err := p.check(name, have); err != nil {
+		return err
 	}
 	_, kind := podutil.FindContainer(&pod.Spec, c.Name)
 	ids := g.devices.ids()

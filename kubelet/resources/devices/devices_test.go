@@ -306,6 +306,41 @@ func TestAllocationsOutliveTheProcess(t *testing.T) {
 	require.Equal(t, "y", options.Envs["GPU"])
 }
 
+// TestSandboxesNeedTheDevicesOfAnEarlierProcess is about the boot of a machine: its plugins register anew, and devices may be gone.
+func TestSandboxesNeedTheDevicesOfAnEarlierProcess(t *testing.T) {
+	f, p := newFixture(t), newPlugin("x", "y", "z")
+	f.serve(p, "gpu")
+	f.waitCapacity(3, 3)
+	for _, uid := range []string{"p", "q", "r"} {
+		require.NoError(t, f.admit(podOf(uid, "1")))
+		_, err := f.prepare(podOf(uid, "1"))
+		require.NoError(t, err)
+	}
+	p.server.Stop()
+	f.waitCapacity(3, 0)
+	require.NoError(t, f.PreparePod("p"), "this process has admitted it")
+
+	f.start()
+	var rejected *rejection.Error
+	require.ErrorAs(t, f.PreparePod("p"), &rejected)
+	require.Equal(t, rejection.Error{Reason: rejection.Unexpected,
+		Message: "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices example.com/gpu, which is unexpected"}, *rejected)
+	p = newPlugin("x", "y")
+	f.serve(p, "gpu2")
+	f.waitCapacity(2, 2)
+	require.NoError(t, f.PreparePod("p"))
+	require.ErrorContains(t, f.PreparePod("r"), "previously allocated devices are no longer healthy", "its device is gone")
+	p.server.Stop()
+	f.waitCapacity(2, 0)
+	require.NoError(t, f.PreparePod("p"), "a later sandbox")
+	require.Error(t, f.PreparePod("q"))
+	require.NoError(t, f.Release("q"))
+	require.NoError(t, f.PreparePod("q"), "it has no devices any more")
+	f.clock.Step(6 * time.Minute)
+	f.waitCapacity(0, 0)
+	require.ErrorContains(t, f.PreparePod("r"), "cannot allocate unregistered device example.com/gpu")
+}
+
 func TestDevicesThatFallIll(t *testing.T) {
 	f, p := newFixture(t), newPlugin("x", "y")
 	f.serve(p, "gpu")

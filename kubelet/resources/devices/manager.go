@@ -96,6 +96,8 @@ type Manager struct {
 	// removed are resources that a plugin has provided in this process and that are gone for good.
 	removed map[string]bool
 	given   grants
+	// earlier are the Pods that have devices from an earlier process, and that no sandbox was created for in this one.
+	earlier map[string]bool
 	// added are the reservations of the admission under way. reusable are devices of the Pod's init containers, by resource.
 	added    []reservation
 	reusable map[string][]string
@@ -115,7 +117,7 @@ func New(deps Deps, root string) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, given: grants{}}, nil
+	return &Manager{deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, given: grants{}, earlier: map[string]bool{}}, nil
 }
 
 func (m *Manager) stateFile() string { return filepath.Join(m.dir, StateFile) }
@@ -129,6 +131,9 @@ func (m *Manager) Open() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.given = given
+	for uid := range given {
+		m.earlier[uid] = true
+	}
 	for _, name := range registered {
 		m.pools[name] = &pool{devices: map[string]device{}}
 		m.scheduleRemoval(name)
@@ -238,6 +243,7 @@ func (m *Manager) Release(uid string) error {
 	m.mu.Lock()
 	_, had := m.given[uid]
 	delete(m.given, uid)
+	delete(m.earlier, uid)
 	m.mu.Unlock()
 	if !had {
 		return nil

@@ -26,6 +26,39 @@ type Options struct {
 	Annotations map[string]string
 }
 
+// PreparePod checks, before a Pod's sandbox is created, the devices that an earlier process has given to its containers: the machine may have
+// booted since, with other devices. A *rejection.Error says that the plugin does not report them as healthy, or has not registered
+// yet; upstream's kubelet rejects such a Pod, too, when it starts.
+func (m *Manager) PreparePod(uid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.earlier[uid] {
+		return nil
+	}
+	for _, resources := range m.given[uid] {
+		for _, name := range sortedKeys(resources) {
+			if err := m.pools[name].check(name, resources[name].devices.ids()); err != nil {
+				return rejection.From(err)
+			}
+		}
+	}
+	delete(m.earlier, uid)
+	return nil
+}
+
+// check returns why a container that has devices cannot start with them; nil if it can. A nil pool is a resource that no plugin has.
+func (p *pool) check(name string, ids []string) error {
+	switch {
+	case p == nil:
+		return fmt.Errorf("cannot allocate unregistered device %s", name)
+	case len(p.healthyIDs()) == 0:
+		return fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", name)
+	case slices.ContainsFunc(ids, func(id string) bool { return !p.devices[id].healthy }):
+		return fmt.Errorf("previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s", name)
+	}
+	return nil
+}
+
 // Prepare has the plugins allocate the container's devices, once, and prepare them for each start of it. A *rejection.Error says
 // that the container cannot have them; after another error Prepare is to be called again.
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*Options, error) {

@@ -291,6 +291,9 @@ func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 		return false, ignoreStop(ctx, err)
 	}
 	if err = c.reportNode(ctx, required.controlplane); err == nil {
+		err = components.defaults.wait(ctx)
+	}
+	if err == nil {
 		c.link.Started()
 		err = c.reportReady(ctx)
 	}

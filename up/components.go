@@ -45,6 +45,7 @@ type components struct {
 	kubelet     currentKubelet
 	claimEvents claimEvents
 	tracing     *sdktrace.TracerProvider // nil if the environment requests no traces
+	defaults    *readiness               // of the objects that every cluster has
 }
 
 // currentKubelet is the kubelet that runs now, or ran last.
@@ -53,12 +54,13 @@ type currentKubelet struct {
 	k  *agent.Agent
 }
 
-// startComponents starts Berth's own components and applies the objects that every cluster has.
+// startComponents starts Berth's own components, and to apply the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
-	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx)}
+	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx), defaults: newReadiness()}
 	c.kubelet.Store(&u.kubelet)
 	c.superviseIn(u.node, "explain socket", c.newTimelineServer) // by it commands know that the cluster runs
 	if c.config.APIOnly {
+		u.defaults.set(nil)
 		return u, nil
 	}
 	if c.config.Member == nil {
@@ -78,16 +80,22 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		}
 	}
 	if c.config.Member != nil {
+		u.defaults.set(nil)
 		return u, nil
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
 	if c.isRestart() {
+		u.defaults.set(nil) // nothing waits for them
 		c.superviseIn(u.node, "default objects", c.newDefaultObjects)
 		return u, nil
 	}
-	if err := c.applyDefaultObjects(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
-	}
+	u.node.start(func(ctx context.Context) {
+		err := c.applyDefaultObjects(ctx)
+		if err != nil {
+			err = fmt.Errorf("apply the cluster's own objects: %w", err)
+		}
+		u.defaults.set(err)
+	})
 	return u, nil
 }
 

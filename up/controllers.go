@@ -85,7 +85,7 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 		}
 		objects = append(objects, object)
 	}
-	if err := apply(ctx, config, "", objects); err != nil || c.runs(dnsName) {
+	if err := applyBuiltIn(ctx, config, objects); err != nil || c.runs(dnsName) {
 		return err
 	}
 	client, err := newClient(c.AdminKubeconfig())

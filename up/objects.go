@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/berth-dev/berth/internal/contain"
 )
 
 // fieldManager is the name under which `berth up` applies its own objects.
@@ -50,9 +54,33 @@ func apply(ctx context.Context, config *rest.Config, namespace string, objects [
 			}
 			resource = client.Resource(mapping.Resource).Namespace(ns)
 		}
-		if _, err := resource.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
-			return fmt.Errorf("apply %s %q: %w", kind.Kind, object.GetName(), err)
+		if err := applyOne(ctx, resource, object); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// applyBuiltIn is apply for objects of Kubernetes' own kinds, which have their namespaces and do not depend on each other: it applies them
+// at the same time, and asks for no API resources, whose names follow from the kinds.
+func applyBuiltIn(ctx context.Context, config *rest.Config, objects []*unstructured.Unstructured) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create an API client: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, object := range objects {
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		group.Go(contain.Func("up.applyBuiltIn", object.GetName(), func() error {
+			return applyOne(ctx, client.Resource(resource).Namespace(object.GetNamespace()), object)
+		}))
+	}
+	return group.Wait()
+}
+
+func applyOne(ctx context.Context, to dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+	if _, err := to.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+		return fmt.Errorf("apply %s %q: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
 }

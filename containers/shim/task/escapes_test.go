@@ -8,60 +8,77 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	api "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
-// The escapes that runc has had, tried against this shim: its program is the first of each process of a container, and its process has
-// descriptors of the machine.
+// The escapes that runc has had. Each is tried with both runtimes, and with a stand-in that has none of their protections, where it must
+// succeed. Here are those by what a container gets from its runtime: its program, its descriptors, and its mounts.
 
 // TestOwnProgramIsOutOfReach tries CVE-2019-5736: a container that runs its own init's program again may not write to that program.
 func TestOwnProgramIsOutOfReach(t *testing.T) {
-	f := newFixture(t)
-	hash := func() [32]byte {
-		data, err := os.ReadFile("/proc/self/exe")
-		if err != nil {
+	eachAttacked(t, 1, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		program := on.program(t, f)
+		before := hashOf(t, program)
+		shared := filepath.Join(f.dir, "shared")
+		if err := os.Mkdir(shared, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		return sha256.Sum256(data)
-	}
-	before := hash()
-	s := f.streams(t, "c")
-	// A process of the container finds the one that has the program of the runtime, opens that, and tries to write to it while it runs
-	// and after it has ended.
-	script := `for i in $(seq 200); do for p in /proc/[0-9]*; do
-		grep -q -a '^/proc/self/exe' $p/cmdline 2>/dev/null || continue
+		if err := unix.Mkfifo(filepath.Join(shared, "config.json"), 0o600); err != nil { // runc waits for its content
+			t.Fatal(err)
+		}
+		spec := f.specOf(id, []string{"/bin/sh", "-c", "{ " + overwriteScript + "; } >/mnt/result 2>&1"})
+		spec.Root.Readonly = false
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: shared, Options: []string{"bind", "rw"}})
+		allowToTrace(spec.Process)
+		ended := make(chan error, 1)
+		go func() { ended <- on.run(t, f, id, spec) }()
+		eventually(t, "the container runs", func() bool { _, err := os.Stat(filepath.Join(shared, "runs")); return err == nil })
+		// A process whose program is that of the process which starts it: the runtime's own. It waits until it is killed.
+		process := f.specOf(id, []string{"/proc/self/exe", "run", "--bundle", "/mnt", "attack-on-its-program"}).Process
+		process.Env = append(process.Env, "SHIM_TEST_SLEEP=1")
+		allowToTrace(process)
+		if err := on.exec(t, f, id, process); err != nil {
+			t.Error(err)
+		}
+		write(t, filepath.Join(shared, "started"), "", 0o644)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(waitTimeout):
+			t.Fatal("the container does not end")
+		}
+		result := read(t, filepath.Join(shared, "result"))
+		t.Log(result)
+		if !strings.Contains(result, "found") {
+			t.Error("the container did not find the runtime's program: this test shows nothing")
+		}
+		return strings.Contains(result, "written") || hashOf(t, program) != before, true
+	})
+}
+
+// overwriteScript finds the process that has the program of the runtime, opens that, and tries to write to it while it runs and after it
+// has ended.
+const overwriteScript = `: >/mnt/runs
+	while [ ! -e /mnt/started ]; do sleep 0.01; done
+	for i in $(seq 200); do for p in /proc/[0-9]*; do
+		tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^/proc/self/exe .*attack-on-its-program' || continue
 		exec 9<$p/exe || continue
 		echo found $(readlink $p/exe)
 		echo overwritten 2>/dev/null >/proc/self/fd/9 && echo written
 		kill -9 ${p#/proc/}
-		for j in $(seq 100); do echo overwritten 2>/dev/null >/proc/self/fd/9 && echo written; done
+		for j in $(seq 100); do echo overwritten 2>/dev/null >/proc/self/fd/9 && echo written && exit; sleep 0.01; done
 		exit
 	done; done`
-	f.run(t, "c", &streams{stdout: s.stdout}, []string{"/bin/sh", "-c", script}, func(spec *specs.Spec) {
-		spec.Root.Readonly = false
-		allowToTrace(spec.Process)
-	})
-	process := f.specOf("c", []string{"/proc/self/exe"}).Process // that of the process which starts it: the runtime's own
-	process.Env = append(process.Env, "SHIM_TEST_SLEEP=1")
-	allowToTrace(process)
-	if err := f.execProcess(t, "c", "own", nil, process); err != nil {
-		t.Fatal(err)
-	}
-	f.wait(t, "c", "")
-	f.end("c")
-	out := receive(t, s.out)
-	t.Log(out)
-	if !strings.Contains(out, "found") {
-		t.Error("the container did not find the runtime's program: this test shows nothing")
-	}
-	if strings.Contains(out, "written") {
-		t.Error("the container wrote to the runtime's program")
-	}
-	if hash() != before {
-		t.Error("the runtime's program has changed")
-	}
+
+func hashOf(t *testing.T, path string) [32]byte {
+	t.Helper()
+	return sha256.Sum256([]byte(read(t, path)))
 }
 
 // allowToTrace gives a process a capability that containers do not have by default, so that it may open the programs of others.
@@ -70,8 +87,27 @@ func allowToTrace(process *specs.Process) {
 	process.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}
 }
 
-// TestDescriptorsAreOutOfReach tries CVE-2024-21626: a working directory behind a descriptor that the runtime has open.
+// TestDescriptorsAreOutOfReach tries CVE-2024-21626: a working directory behind a descriptor of the machine that the runtime has open.
 func TestDescriptorsAreOutOfReach(t *testing.T) {
+	const tried = 40 // descriptors, each by a container of its own
+	fd := 0
+	eachAttacked(t, tried, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		fd = fd%tried + 1
+		write(t, filepath.Join(f.dir, "secret"), "secret of the machine\n", 0o644)
+		root := f.ownRoot(t, id+"-root")
+		spec := f.inRoot(root, id, "/bin/busybox cat ../../.."+f.dir+"/secret")
+		spec.Process.Cwd = fmt.Sprintf("/proc/self/fd/%d", fd)
+		err := on.run(t, f, id, spec)
+		result := read(t, root+"/out/result")
+		if err == nil {
+			t.Logf("a process started in the directory of descriptor %d: %q", fd, result)
+		}
+		return strings.Contains(result, "secret of the machine"), err == nil
+	})
+}
+
+// TestExecsHaveNoDescriptors tries the same with execs of the shim, whose process has directories of the machine open.
+func TestExecsHaveNoDescriptors(t *testing.T) {
 	f := newFixture(t)
 	directory, err := os.Open("/sys/fs/cgroup") // as a leaked one would be
 	if err != nil {
@@ -107,37 +143,20 @@ func TestDescriptorsAreOutOfReach(t *testing.T) {
 	}
 }
 
-// TestMaskedPathsBehindALink tries CVE-2025-31133: /dev/null of the container is a link, and masked paths are mounted from it.
+// TestMaskedPathsBehindALink tries CVE-2025-31133: /dev/null of the container is a link to a file of /proc that is read-only in the
+// container, and masked paths are mounted from it.
 func TestMaskedPathsBehindALink(t *testing.T) {
-	f := newFixture(t)
-	device := filepath.Join(f.dir, "device") // becomes /dev of the container
-	if err := os.Mkdir(device, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/proc/sys/kernel/core_pattern", filepath.Join(device, "null")); err != nil {
-		t.Fatal(err)
-	}
-	s := f.streams(t, "c")
-	err := f.create(t, "c", false, &streams{stdout: s.stdout}, []string{"/bin/sh", "-c", "cat /proc/sysrq-trigger /proc/kcore 2>&1 | head -c 200"},
-		func(spec *specs.Spec) {
-			spec.Mounts[1] = specs.Mount{Destination: "/dev", Type: "bind", Source: device, Options: []string{"bind"}}
-			spec.Mounts = append(spec.Mounts[:2], spec.Mounts[3:]...) // /dev/pts has no place there
-			spec.Linux.MaskedPaths = []string{"/proc/sysrq-trigger", "/proc/kcore"}
-		})
-	if err != nil {
-		t.Logf("refused: %v", err)
-		return
-	}
-	if _, err := f.Start(t.Context(), &api.StartRequest{ID: "c"}); err != nil {
-		t.Fatal(err)
-	}
-	f.wait(t, "c", "")
-	f.deleteAndCheck(t, "c")
-	pattern, err := os.ReadFile("/proc/sys/kernel/core_pattern")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out := receive(t, s.out); strings.Contains(out, strings.TrimSpace(string(pattern))) {
-		t.Errorf("a masked path shows the target of the link: %q", out)
-	}
+	eachAttacked(t, 1, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		root, devices := f.ownRoot(t, id+"-root"), filepath.Join(f.dir, id+"-dev")
+		link(t, "/proc/sys/kernel/core_pattern", devices+"/null")
+		spec := f.inRoot(root, id, "cat /proc/interrupts")
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/dev", Type: "bind", Source: devices, Options: []string{"bind"}})
+		spec.Linux.MaskedPaths = []string{"/proc/interrupts"}
+		if err := on.run(t, f, id, spec); err != nil {
+			t.Logf("refused: %v", err)
+			return false, false
+		}
+		pattern := strings.TrimSpace(read(t, "/proc/sys/kernel/core_pattern"))
+		return strings.TrimSpace(read(t, root+"/out/result")) == pattern, true
+	})
 }

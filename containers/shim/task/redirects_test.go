@@ -10,8 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// The escapes of runc in which the container's owner redirects what the runtime mounts or writes. Each is tried with both runtimes and
-// with a stand-in that has none of their protections, where it must succeed.
+// The escapes of runc in which the container's owner redirects what the runtime mounts or writes.
 
 // attempts is how often an escape that depends on a race is tried.
 const attempts = 25
@@ -167,5 +166,83 @@ func TestWritesBelowProcAreRedirected(t *testing.T) {
 			t.Logf("refused: %v", err)
 		}
 		return read(t, filepath.Join(root, canary)) != "untouched\n", err == nil
+	})
+}
+
+// TestMountTargetsAreMadeInTheContainer tries CVE-2024-45310: a directory of a shared volume becomes a link to a directory of the machine
+// while the runtime makes the directory that it mounts on, below it.
+func TestMountTargetsAreMadeInTheContainer(t *testing.T) {
+	eachAttacked(t, attempts, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		root := f.ownRoot(t, id+"-root")
+		volume, outside := filepath.Join(f.dir, id+"-volume"), filepath.Join(f.dir, id+"-outside")
+		for _, dir := range []string{volume + "/a", outside, root + "/vol", root + outside} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		link(t, outside, volume+"/link")
+		spec := f.inRoot(root, id, "echo ran")
+		spec.Mounts = append(spec.Mounts,
+			specs.Mount{Destination: "/vol", Type: "bind", Source: volume, Options: []string{"bind"}},
+			specs.Mount{Destination: "/vol/a/made/here", Type: "tmpfs", Source: "made"})
+		stop := exchange(t, volume+"/a", volume+"/link")
+		err := on.run(t, f, id, spec)
+		stop()
+		if err != nil {
+			t.Logf("refused: %v", err)
+		}
+		made, readErr := os.ReadDir(outside)
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		return len(made) > 0, err == nil
+	})
+}
+
+// TestDevicesBehindALink tries CVE-2026-41579: the image's /dev is a link to a directory of the machine, in which the runtime removes and
+// makes files.
+func TestDevicesBehindALink(t *testing.T) {
+	eachAttacked(t, 1, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		root, outside := f.ownRoot(t, id+"-root"), filepath.Join(f.dir, id+"-outside")
+		for _, dir := range []string{outside, root + outside} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, outside+"/ptmx", "untouched\n", 0o644)
+		if err := os.Remove(root + "/dev"); err != nil {
+			t.Fatal(err)
+		}
+		link(t, outside, root+"/dev")
+		err := on.run(t, f, id, f.inRoot(root, id, "echo ran"))
+		if err != nil {
+			t.Logf("refused: %v", err)
+		}
+		files, readErr := os.ReadDir(outside)
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		return len(files) != 1 || read(t, outside+"/ptmx") != "untouched\n", err == nil
+	})
+}
+
+// TestProcBehindALink tries CVE-2019-19921 and, which are the same with later releases, CVE-2023-27561 and CVE-2023-28642: /proc of the
+// image is a link into a volume, so the container's owner decides what the runtime sets up by files of /proc.
+func TestProcBehindALink(t *testing.T) {
+	eachAttacked(t, 1, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
+		root := f.ownRoot(t, id+"-root")
+		if err := os.Remove(root + "/proc"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(root+"/elsewhere", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		link(t, "elsewhere", root+"/proc")
+		err := on.run(t, f, id, f.inRoot(root, id, "cat /proc/self/mountinfo"))
+		if err != nil {
+			t.Logf("refused: %v", err)
+			return false, false
+		}
+		return strings.Contains(read(t, root+"/out/result"), " /elsewhere "), true
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +22,10 @@ type attacked struct {
 	name string
 	// run runs a container to its end. An error is a container that was refused.
 	run func(t *testing.T, f *fixture, id string, spec *specs.Spec) error
+	// exec starts one more process in a container that runs. The process ends with the container. An error is one that did not start.
+	exec func(t *testing.T, f *fixture, id string, process *specs.Process) error
+	// program is the file that becomes the first program of a container's processes. A test may damage it.
+	program func(t *testing.T, f *fixture) string
 	// escapes says that the escape must succeed: the runtime protects nothing.
 	escapes bool
 }
@@ -30,9 +33,9 @@ type attacked struct {
 // allAttacked are both runtimes, and a stand-in that does what a runtime does without any of the protections.
 func allAttacked() []attacked {
 	return []attacked{
-		{name: "shim", run: runWithShim},
-		{name: "runc", run: runWithRunc},
-		{name: "unprotected", run: runUnprotected, escapes: true},
+		{name: "shim", run: runWithShim, exec: execWithShim, program: ownProgram},
+		{name: "runc", run: runWithRunc, exec: execWithRunc, program: runcProgram},
+		{name: "unprotected", run: runUnprotected, exec: execUnprotected, program: unprotectedProgram, escapes: true},
 	}
 }
 
@@ -49,15 +52,47 @@ func runWithShim(t *testing.T, f *fixture, id string, spec *specs.Spec) error {
 	return errors.Join(startErr, err)
 }
 
-func runWithRunc(t *testing.T, f *fixture, id string, spec *specs.Spec) error {
+func execWithShim(t *testing.T, f *fixture, id string, process *specs.Process) error {
 	t.Helper()
-	program, err := filepath.Abs("../../../bin/runc")
+	return f.execProcess(t, id, "exec", nil, process)
+}
+
+// ownProgram is the test's: it is the shim in these tests.
+func ownProgram(t *testing.T, _ *fixture) string {
+	t.Helper()
+	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(program); err != nil {
+	return program
+}
+
+// runcProgram is a copy of runc's program.
+func runcProgram(t *testing.T, f *fixture) string {
+	t.Helper()
+	built, err := filepath.Abs("../../../bin/runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(built); err != nil {
 		t.Skipf("not built, run make build: %v", err)
 	}
+	return f.copyOf(t, built)
+}
+
+// copyOf makes an executable copy of a file, once.
+func (f *fixture) copyOf(t *testing.T, path string) string {
+	t.Helper()
+	to := filepath.Join(f.dir, "copy-"+filepath.Base(path))
+	if _, err := os.Stat(to); err != nil {
+		write(t, to, read(t, path), 0o755)
+	}
+	return to
+}
+
+func runWithRunc(t *testing.T, f *fixture, id string, spec *specs.Spec) error {
+	t.Helper()
+	program := runcProgram(t, f)
 	bundle := f.bundle(t, id, spec)
 	args := []string{"--root", filepath.Join(f.root, "runc"), "run", "--bundle", bundle}
 	if spec.Process.Terminal {
@@ -90,6 +125,18 @@ func runWithRunc(t *testing.T, f *fixture, id string, spec *specs.Spec) error {
 	return nil
 }
 
+func execWithRunc(t *testing.T, f *fixture, id string, process *specs.Process) error {
+	t.Helper()
+	data, err := json.Marshal(process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(f.dir, id+"-process.json")
+	write(t, file, string(data), 0o600)
+	// Its output is that of the process, too: a pipe would not end.
+	return exec.Command(runcProgram(t, f), "--root", filepath.Join(f.root, "runc"), "exec", "--detach", "--process", file, id).Run()
+}
+
 // bundle writes a bundle whose root is mounted until the test ends.
 func (f *fixture) bundle(t *testing.T, id string, spec *specs.Spec) string {
 	t.Helper()
@@ -113,76 +160,6 @@ func (f *fixture) bundle(t *testing.T, id string, spec *specs.Spec) string {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
 	return bundle
-}
-
-// unprotectedBundle is the environment of the stand-in: the bundle.
-const unprotectedBundle = "SHIM_TEST_UNPROTECTED"
-
-func runUnprotected(t *testing.T, f *fixture, id string, spec *specs.Spec) error {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	child := exec.Command(program)
-	child.Env = append(os.Environ(), unprotectedBundle+"="+f.bundle(t, id, spec))
-	out, err := child.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
-}
-
-func init() {
-	if bundle := os.Getenv(unprotectedBundle); bundle != "" {
-		if err := unprotected(bundle); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.Exit(1)
-	}
-}
-
-// unprotected becomes the process of a container, by paths: it follows the links that the container's owner has made.
-func unprotected(bundle string) error {
-	runtime.LockOSThread()
-	var spec specs.Spec
-	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if err := errors.Join(err, json.Unmarshal(data, &spec)); err != nil {
-		return err
-	}
-	root := spec.Root.Path
-	if !filepath.IsAbs(root) {
-		root = filepath.Join(bundle, root)
-	}
-	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
-		return err
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	for _, m := range spec.Mounts {
-		flags := uintptr(0)
-		if m.Type == "bind" {
-			flags = unix.MS_BIND
-		}
-		if err := unix.Mount(m.Source, filepath.Join(root, m.Destination), m.Type, flags, ""); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("mount %s: %w", m.Destination, err)
-		}
-	}
-	if err := errors.Join(unix.Chroot(root), unix.Chdir("/")); err != nil {
-		return err
-	}
-	if spec.Process.Terminal {
-		if err := unix.Mount("/dev/pts/ptmx", "/dev/console", "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mount the console: %w", err)
-		}
-	}
-	for name, value := range spec.Linux.Sysctl {
-		if err := os.WriteFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")), []byte(value), 0o644); err != nil {
-			return err
-		}
-	}
-	return unix.Exec(spec.Process.Args[0], spec.Process.Args, spec.Process.Env)
 }
 
 // exchange exchanges two files, again and again until the returned function is called.

@@ -4,6 +4,7 @@
 # long list can be run in parts: the same command continues where the last one ended or was interrupted.
 #
 #   KUBELET   berth or upstream (default berth)
+#   RUNTIME   the runtime of all Pods: runc (by containerd's own shim) or berth (default runc)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
 #   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node, for the specs of CPUs, memory and topology
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
@@ -12,7 +13,8 @@
 #   LIST      run exactly the specs of this file
 #   LIMIT     run at most so many specs (default 150)
 #   AGAIN     run specs again that have a result: failed or all
-#   RESULTS   the file with the result of each spec (default: node/WHERE-KUBELET.jsonl beside this file)
+#   RESULTS   the file with the result of each spec (default: node/WHERE-KUBELET.jsonl beside this file, with -shim before
+#             the dot for Berth's runtime)
 #   REPORT    the report's file (default: node/WHERE-KUBELET.md beside this file)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run-node.sh --help lists them.
@@ -25,9 +27,11 @@ kubelet=${KUBELET:-berth} where=machine
 [ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --numa 2 "$@"; }
 "$here/build.sh" "$bin" node
 mkdir -p "$here/node"
-# What upstream's kubelet passes is what ours must pass.
-[ "$kubelet" = upstream ] && set -- --add-passed "$here/node/$where.txt" "$@"
-exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" \
+name=$where-$kubelet
+[ "${RUNTIME:-runc}" != berth ] || name=$name-shim
+# What upstream's kubelet passes, with containerd's own shim, is what ours must pass.
+[ "$name" != $where-upstream ] || set -- --add-passed "$here/node/$where.txt" "$@"
+exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" --runtime "${RUNTIME:-runc}" \
 	--containerd-script "$here/../vm/guest/containerd.sh" --image-store-script "$here/../vm/imagestore.sh" --expected "$here/node/$where.txt" \
-	--report "${REPORT:-$here/node/$where-$kubelet.md}" --results "${RESULTS:-$here/node/$where-$kubelet.jsonl}" \
+	--report "${REPORT:-$here/node/$name.md}" --results "${RESULTS:-$here/node/$name.jsonl}" \
 	--parallel "${PARALLEL:-2}" ${LIMIT:+--limit "$LIMIT"} ${AGAIN:+--again "$AGAIN"} ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -27,6 +27,7 @@ const nodeCleanup = 10 * time.Minute
 type nodeOptions struct {
 	bin, out, scratch          string
 	containerd, kubelet        string
+	runtime                    string
 	imageStore                 string
 	expected, list             string
 	report, passed, results    string
@@ -45,6 +46,12 @@ const (
 	kubeletBerth    = "berth"
 	kubeletUpstream = "upstream"
 )
+
+// defaultNodeRuntime is the runtime of all Pods if none is named.
+const defaultNodeRuntime = "runc"
+
+// shims are the shims of the runtimes that the node suite can test.
+var shims = map[string]string{"runc": "containerd-shim-runc-v2", "berth": "containerd-shim-berth-v1"}
 
 // What --again may name: the specs to run once more although they have a result.
 const (
@@ -67,6 +74,7 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.containerd, "containerd-script", "", "the script that installs containerd in the machine: vm/guest/containerd.sh")
 	flags.StringVar(&o.imageStore, "image-store-script", "", "the script that unpacks images for a virtual machine, vm/imagestore.sh; without it the machine does so, slowly")
 	flags.StringVar(&o.kubelet, "kubelet", kubeletBerth, "the kubelet to test: berth or upstream")
+	flags.StringVar(&o.runtime, "runtime", defaultNodeRuntime, "the runtime of all Pods: runc, which is containerd's own shim, or berth")
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
@@ -94,6 +102,8 @@ func parseNode(args []string) (nodeOptions, error) {
 		return nodeOptions{}, errors.New("--bin-dir, --containerd-script, --expected, --report and --results are required; run-node.sh sets them")
 	case o.kubelet != kubeletBerth && o.kubelet != kubeletUpstream:
 		return nodeOptions{}, fmt.Errorf("--kubelet %q: want %s or %s", o.kubelet, kubeletBerth, kubeletUpstream)
+	case shims[o.runtime] == "":
+		return nodeOptions{}, fmt.Errorf("--runtime %q: want runc or berth", o.runtime)
 	case o.focus != "" && o.list != "":
 		return nodeOptions{}, errors.New("--focus and --list exclude each other")
 	case o.attempts < 1 || o.parallel < 1 || o.limit < 1:
@@ -167,7 +177,7 @@ func (o nodeOptions) runSpecs(
 	share := filepath.Join(out, "share")
 	err = nodemachine.Write(share, nodemachine.Content{
 		Programs: o.programs(bin), Containerd: o.containerd, Images: layout.Dir(),
-		SandboxImage: imageutils.GetE2EImage(imageutils.Pause),
+		SandboxImage: imageutils.GetE2EImage(imageutils.Pause), Shim: shims[o.runtime],
 		Command: suite.NodeCommand(suite.Config{
 			Bin: nodemachine.Program(""), OutDir: nodemachine.Logs, Focus: suite.Exactly(names), Parallel: o.parallel,
 			Attempts: o.attempts, Timeout: o.timeout,
@@ -275,7 +285,7 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = nodeCleanup
 	cmd.Stdout, cmd.Stderr = log, log
-	logf("running the node suite with the kubelet of %s; its log is %s", o.kubelet, log.Name())
+	logf("running the node suite with the kubelet of %s and the runtime %s; its log is %s", o.kubelet, o.runtime, log.Name())
 	if err = cmd.Start(); err == nil {
 		err = o.wait(cmd)
 	}

@@ -15,6 +15,14 @@ import (
 
 // subject is the kubelet's name and version.
 func (o nodeOptions) subject(bin string) string {
+	subject := o.kubeletVersion(bin)
+	if o.runtime != defaultNodeRuntime {
+		subject += " with the runtime " + o.runtime
+	}
+	return subject
+}
+
+func (o nodeOptions) kubeletVersion(bin string) string {
 	if o.kubelet == kubeletUpstream {
 		return "upstream's kubelet " + strings.TrimPrefix(versionLine(filepath.Join(bin, "conformance", "kubelet"), "--version"), "Kubernetes ")
 	}
@@ -24,6 +32,9 @@ func (o nodeOptions) subject(bin string) string {
 // writeReport writes the report of all results with this kubelet.
 func (o nodeOptions) writeReport(result suite.Result, records suite.Records, bin string, expected int) error {
 	command := "make conformance-node KUBELET=" + o.kubelet
+	if o.runtime != defaultNodeRuntime {
+		command += " RUNTIME=" + o.runtime
+	}
 	if o.native {
 		command += " NATIVE=1"
 	}

@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=/var/log/e2e-node work=/var/lib/e2e-node
 mkdir -p $out $work/tools
 [ ! -d "$here/store" ] || cp -a "$here/store" /var/lib/containerd
-sh "$here/containerd.sh" "$here/bin" 10.100.0.0/24 "$(cat "$here/sandbox-image")"
+SHIM=$(cat "$here/shim") sh "$here/containerd.sh" "$here/bin" 10.100.0.0/24 "$(cat "$here/sandbox-image")"
 
 # The registry for Pods that pull always; what the others need is imported. Like containerd it is in a session of its own: when
 # the suite is interrupted, it still removes its Pods.

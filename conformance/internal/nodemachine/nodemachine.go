@@ -39,6 +39,8 @@ type Content struct {
 	Images string
 	// SandboxImage is the name of the image in it that holds a Pod's namespaces.
 	SandboxImage string
+	// Shim is the program of the runtime of all Pods.
+	Shim string
 	// Command is the suite's command line; see [Program].
 	Command []string
 }
@@ -100,6 +102,7 @@ func write(dir string, content Content) error {
 		}
 	}
 	return errors.Join(os.WriteFile(filepath.Join(dir, "sandbox-image"), []byte(content.SandboxImage+"\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "shim"), []byte(content.Shim+"\n"), 0o644),
 		os.WriteFile(filepath.Join(dir, "suite"), []byte("exec "+shellWords(content.Command)+"\n"), 0o644))
 }
 

@@ -21,12 +21,12 @@ func TestWriteFollowsLinksAndReplacesWhatWasThere(t *testing.T) {
 	}
 	err := nodemachine.Write(dir, nodemachine.Content{
 		Programs: map[string]string{"kubelet": link, "cni/bridge": program}, Containerd: program, Images: images,
-		SandboxImage: "example.test/pause:1", Command: []string{program, "it's", "$HOME", "two words"},
+		SandboxImage: "example.test/pause:1", Shim: "a-shim", Command: []string{program, "it's", "$HOME", "two words"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"bin/cni/bridge", "images/blobs/sha256/abc", "machine.sh", "isolate.sh", "containerd.sh", "kubelet.yaml"} {
+	for _, name := range []string{"bin/cni/bridge", "images/blobs/sha256/abc", "shim", "machine.sh", "isolate.sh", "containerd.sh", "kubelet.yaml"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}

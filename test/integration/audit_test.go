@@ -219,7 +219,7 @@ func (a nodeAudit) orphanShims(known map[string]bool) (found []string) {
 // duplicateContainers returns the Pods on the node whose container runs twice.
 func duplicateContainers(node string) (found []string) {
 	first := map[string]int{}
-	marker := regexp.MustCompile(`pod-on-` + node + `-of-([a-z0-9]+);`)
+	marker := regexp.MustCompile(regexp.QuoteMeta(markersOn(node)) + `([a-z0-9]+);`)
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -187,10 +188,13 @@ func randomScenario(random *rand.Rand, name string) scenario {
 	return l
 }
 
-// marker is in the command line of the first process of a Pod's container. Several tests may run at the same time, on
-// nodes of different names.
-func (l *lifecycleRunner) marker(name string) string {
-	return "pod-on-" + l.node + "-of-" + name + ";"
+// marker is in the command line of the first process of a Pod's container.
+func (l *lifecycleRunner) marker(name string) string { return markersOn(l.node) + name + ";" }
+
+// markersOn is how the markers of the Pods on a node begin. Several tests may run at the same time on one machine, also in network namespaces
+// of their own, where each calls its node home.
+func markersOn(node string) string {
+	return "pod-on-" + node + "-of-test-" + strconv.Itoa(os.Getpid()) + "-"
 }
 
 func (l *lifecycleRunner) pod(life *scenario) *corev1.Pod {

@@ -27,9 +27,9 @@ build: deps ## build everything into bin/ (about 6 minutes the first time, secon
 	@echo "[1/5] berth"
 	@$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/berth ./cmd/berth
 	@for i in isolate supervisor; do $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/berth-$$i ./cmd/berth-$$i || exit 1; done
-	@echo "[2/5] images: pause, demo"
-	@for i in pause demo; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/$$i ./images/$$i || exit 1; done
-	@echo "[3/5] containers: containerd, shim, runc, CNI plugins"
+	@echo "[2/5] image: demo"
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/demo ./images/demo
+	@echo "[3/5] containers: containerd, shims, runc, CNI plugins, pause"
 	@./containers/build.sh $(BIN)
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/cni/berth ./cmd/berth-cni
 	@echo "[4/5] dns: CoreDNS"

@@ -98,7 +98,7 @@ func TestLoadImage(t *testing.T) {
 	t.Parallel()
 	c := berthtest.Shared(t)
 	bin := os.Getenv("BERTH_BIN")
-	c.LoadImage("example.test/package:v1", "../images/pause")
+	c.LoadImage("example.test/package:v1", "../images/demo")
 	c.LoadImage("example.test/program:v1", filepath.Join(bin, "images", "pause"))
 	archive, layout := filepath.Join(t.TempDir(), "image.tar"), t.TempDir()
 	run := func(name string, args ...string) {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the container runtime that Berth runs on: containerd, its shim, Berth's shim, runc and four CNI plugins.
+# Builds the container runtime that Berth runs on: containerd, its shim, Berth's shim, runc, four CNI plugins and
+# the first process of every Pod.
 # Their versions are the ones that go.mod beside this file pins. Go rebuilds only what changed.
 #
 # usage: containers/build.sh BIN_DIR
@@ -9,7 +10,7 @@ if [ $# -ne 1 ] || [ -z "$1" ]; then
 	echo "usage: $0 BIN_DIR" >&2
 	exit 2
 fi
-mkdir -p "$1/cni"
+mkdir -p "$1/cni" "$1/images"
 bin=$(CDPATH='' cd -- "$1" && pwd)
 CDPATH='' cd -- "$(dirname -- "$0")"
 
@@ -70,6 +71,9 @@ static=
 [ ! -e "${PKG_CONFIG_SYSROOT_DIR:-}$("$PKG_CONFIG" --variable=libdir libseccomp)/libseccomp.a" ] || static=-extldflags=-static
 build containerd-shim-berth-v1 ./cmd/containerd-shim-berth-v1 1 "seccomp runc_nocriu no_grpc osusergo netgo" \
 	"$static -X main.version=$containerd_version+runc-$(version github.com/opencontainers/runc)"
+# shellcheck disable=SC2086
+$CC -std=c11 -D_POSIX_C_SOURCE=200809L -DVERSION='"2"' -Os -Wall -Wextra -Werror -static -s -o "$bin/images/pause" pause/program/pause.c ||
+	fail "building pause failed, see above"
 for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
 	build "cni/${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \
 		"-X $plugins/pkg/utils/buildversion.BuildVersion=$plugins_version"

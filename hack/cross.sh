@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds all programs for another processor. Only runc and Berth's shim need a C compiler for it, and libseccomp, which Debian's packages
+# Builds all programs for another processor. Only runc, Berth's shim and pause need a C compiler for it, and libseccomp, which Debian's packages
 # give without anything being installed.
 # usage: hack/cross.sh arm64 BIN VERSION COMMIT
 set -eu
@@ -33,7 +33,7 @@ ours="-s -w -X github.com/berth-dev/berth/version.Berth=$version -X github.com/b
 "$GO" build -trimpath -ldflags "$ours" -o "$bin/berth" ./cmd/berth
 for name in isolate supervisor; do "$GO" build -trimpath -ldflags "-s -w" -o "$bin/berth-$name" ./cmd/berth-$name; done
 "$GO" build -trimpath -ldflags "-s -w" -o "$bin/cni/berth" ./cmd/berth-cni
-for name in pause demo; do "$GO" build -trimpath -ldflags "-s -w" -o "$bin/images/$name" ./images/$name; done
+"$GO" build -trimpath -ldflags "-s -w" -o "$bin/images/demo" ./images/demo
 triplet=aarch64-linux-gnu
 CC="$triplet-gcc" PKG_CONFIG_LIBDIR="$sysroot/usr/lib/$triplet/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$sysroot" \
 	CGO_LDFLAGS="-L$sysroot/usr/lib/$triplet" ./containers/build.sh "$bin"

@@ -4,7 +4,7 @@
 # containers stands for all that containers/build.sh builds.
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- berth berth-isolate berth-supervisor images/pause images/demo cni/berth containers berth-dns berth-controlplane kubectl
+[ $# -gt 0 ] || set -- berth berth-isolate berth-supervisor images/demo cni/berth containers berth-dns berth-controlplane kubectl
 work=$(mktemp -d)
 trap 'for at in one a/much/longer/path; do git worktree remove --force "$work/$at/tree" 2>/dev/null || true; done; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

@@ -219,7 +219,13 @@ func (n *fixture) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data st
 			_, _ = n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
 		}
 	})
-	began = time.Now()
+	n.runContainer(t, &p, config, data, "demo")
+	return p
+}
+
+// runContainer runs a container in the Pod's sandbox.
+func (n *fixture) runContainer(t testing.TB, p *pod, config *runtimeapi.PodSandboxConfig, data, name string) {
+	began := time.Now()
 	port := "8080"
 	if config.Linux.SecurityContext.NamespaceOptions.Network == runtimeapi.NamespaceMode_NODE {
 		port = "0"
@@ -229,10 +235,10 @@ func (n *fixture) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data st
 	container, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: p.sandbox, SandboxConfig: config,
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "demo"},
+			Metadata: &runtimeapi.ContainerMetadata{Name: name},
 			Image:    &runtimeapi.ImageSpec{Image: imagestore.DemoName(imageVersion)},
 			Envs:     []*runtimeapi.KeyValue{{Key: "PORT", Value: []byte(port)}},
-			LogPath:  "demo.log",
+			LogPath:  name + ".log",
 			Mounts:   []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: data, UidMappings: mapping.GetUids(), GidMappings: mapping.GetGids()}},
 			Linux: &runtimeapi.LinuxContainerConfig{
 				Resources: &runtimeapi.LinuxContainerResources{OomScoreAdj: 1000},
@@ -249,7 +255,6 @@ func (n *fixture) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data st
 	_, err = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: p.container})
 	require.NoError(t, err)
 	p.steps[2] = time.Since(began)
-	return p
 }
 
 // end stops and removes the Pod and returns how long that took.

@@ -31,10 +31,8 @@ func TestRuntimesSideBySide(t *testing.T) {
 	count, err := containerd.CountPods(n.Socket())
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{containerd.RuntimeRunc: 1, containerd.RuntimeBerth: 1}, count)
-	for runtime, p := range pods {
-		exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: 60})
-		require.NoError(t, err, runtime)
-		require.Equal(t, "demo dev\n", string(exec.Stdout), runtime)
+	for _, p := range pods {
+		n.requireRuns(t, p)
 		n.killShim(t, p.sandbox)
 		n.waitExited(t, p)
 		n.end(t, p)
@@ -44,6 +42,54 @@ func TestRuntimesSideBySide(t *testing.T) {
 	n.requireNothingLeft(t)
 	n.stop(t)
 	n.clean(t)
+}
+
+// TestDefaultRuntimeChanges starts containerd again with another default, as an update does: a Pod that runs keeps its runtime, also for its
+// next container, and the next Pod has the new one.
+func TestDefaultRuntimeChanges(t *testing.T) {
+	for from, to := range map[string]string{containerd.RuntimeRunc: containerd.RuntimeBerth, containerd.RuntimeBerth: containerd.RuntimeRunc} {
+		t.Run("to "+to, func(t *testing.T) {
+			n := newFixture(t)
+			n.Runtime = from
+			require.NoError(t, n.Write())
+			n.start(t)
+			n.importImages(t)
+			data := volume(t)
+			config := n.sandbox("earlier", t.TempDir(), false)
+			earlier := n.run(t, config, data)
+			n.stop(t)
+			n.Runtime = to
+			require.NoError(t, n.Write())
+			n.start(t)
+
+			n.requireRuns(t, earlier)
+			_, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: earlier.container, Timeout: 5})
+			require.NoError(t, err)
+			_, err = n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: earlier.container})
+			require.NoError(t, err)
+			n.runContainer(t, &earlier, config, data, "again")
+			n.requireRuns(t, earlier)
+			next := n.run(t, n.sandbox("next", t.TempDir(), false), data)
+			n.requireRuns(t, next)
+			count, err := containerd.CountPods(n.Socket())
+			require.NoError(t, err)
+			require.Equal(t, map[string]int{from: 1, to: 1}, count)
+
+			n.end(t, earlier)
+			n.end(t, next)
+			n.requireNothingLeft(t)
+			n.stop(t)
+			n.clean(t)
+		})
+	}
+}
+
+// requireRuns executes a command in the Pod's container.
+func (n *fixture) requireRuns(t *testing.T, p pod) {
+	t.Helper()
+	exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: 60})
+	require.NoError(t, err)
+	require.Equal(t, "demo dev\n", string(exec.Stdout))
 }
 
 // waitExited waits until containerd knows that the container of a shim that was killed has ended.

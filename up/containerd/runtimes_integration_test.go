@@ -124,6 +124,13 @@ func (n *fixture) runWith(t testing.TB, config *runtimeapi.PodSandboxConfig, dat
 
 // killShim kills the shim of a sandbox.
 func (n *fixture) killShim(t *testing.T, sandbox string) {
+	process, err := os.FindProcess(n.shim(t, sandbox))
+	require.NoError(t, err)
+	require.NoError(t, process.Kill())
+}
+
+// shim returns the process of a sandbox's shim.
+func (n *fixture) shim(t testing.TB, sandbox string) int {
 	for _, file := range glob(t, "/proc/[0-9]*/cmdline") {
 		command, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(string(command), "containerd-shim") || !strings.Contains(string(command), "\x00"+sandbox+"\x00") {
@@ -131,12 +138,10 @@ func (n *fixture) killShim(t *testing.T, sandbox string) {
 		}
 		pid, err := strconv.Atoi(strings.Split(file, "/")[2])
 		require.NoError(t, err)
-		process, err := os.FindProcess(pid)
-		require.NoError(t, err)
-		require.NoError(t, process.Kill())
-		return
+		return pid
 	}
 	t.Fatalf("no shim of sandbox %s", sandbox)
+	return 0
 }
 
 // BenchmarkBurst creates, starts, stops and removes 30 Pods at once, with each runtime. cpu-ms is what each costs the machine, kernel

@@ -8,9 +8,17 @@ package seccompcache
 #cgo LDFLAGS: -Wl,--wrap=seccomp_rule_add_array -Wl,--wrap=seccomp_rule_add_exact_array -Wl,--wrap=seccomp_export_bpf
 #cgo LDFLAGS: -Wl,--wrap=seccomp_reset -Wl,--wrap=seccomp_arch_remove -Wl,--wrap=seccomp_syscall_priority -Wl,--wrap=seccomp_load
 #cgo LDFLAGS: -Wl,--wrap=seccomp_export_pfc -Wl,--wrap=seccomp_merge
+#include <malloc.h>
 #include <stdlib.h>
 #include "known.h"
 #include "wrap.h"
+
+// libseccomp needs a megabyte for a profile, of which the C library would keep most.
+static void return_memory(void) {
+#ifdef __GLIBC__
+	malloc_trim(0);
+#endif
+}
 */
 import "C"
 
@@ -36,6 +44,7 @@ var compiling sync.Mutex // libseccomp is wrapped for the whole process
 func compile(profile *configs.Seccomp) (calls, program []byte, err error) {
 	compiling.Lock()
 	defer compiling.Unlock()
+	defer C.return_memory()
 	C.berth_seccomp_capture_begin()
 	_, err = seccomp.InitSeccomp(profile)
 	var c, p unsafe.Pointer

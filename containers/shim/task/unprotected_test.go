@@ -126,7 +126,7 @@ func becomeContainer(bundle string) error {
 	return becomeProcess("/", spec.Process)
 }
 
-// mountUnprotected makes the target of a mount, if it is not there, and mounts.
+// mountUnprotected makes the target of a mount, if it does not exist, and mounts.
 func mountUnprotected(root string, m specs.Mount) error {
 	target, flags := filepath.Join(root, m.Destination), uintptr(0)
 	if m.Type == "bind" {

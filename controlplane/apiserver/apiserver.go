@@ -10,8 +10,10 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
@@ -26,6 +28,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/encryption"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/pki"
+	"github.com/berth-dev/berth/controlplane/storage"
 )
 
 // readyzPeriod is how often /readyz is requested during a start: the API server has
@@ -118,6 +121,11 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 	config.KubeAPIs.EndpointReconcilerConfig.Interval = endpointPeriod
 	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
 	config.KubeAPIs.ControlPlane.Generic.SkipOpenAPIInstallation = true
+	connection, err := s.shareConnection(config)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
 	reportUse(config.Aggregator.GenericConfig, s.deps.Used) // all requests reach the aggregator first
 	completed, err := config.Complete()
 	if err != nil {
@@ -141,6 +149,29 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 		return fmt.Errorf("prepare server: %w", err)
 	}
 	return prepared.Run(ctx)
+}
+
+// shareConnection has all resources use one connection to etcd, which the caller closes.
+func (s *Server) shareConnection(config *app.Config) (*storage.Connection, error) {
+	sizes, err := genericoptions.ParseWatchCacheSizes(config.Options.Etcd.WatchCacheSizes)
+	if err != nil {
+		return nil, fmt.Errorf("configure the cache of watches: %w", err)
+	}
+	connection, err := storage.Open(etcd.Endpoint(s.config.EtcdSocket()))
+	if err != nil {
+		return nil, err
+	}
+	isCached := func(resource schema.GroupResource) bool {
+		size, known := sizes[resource]
+		return config.Options.Etcd.EnableWatchCache && (size > 0 || !known)
+	}
+	kube, custom := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions
+	kube.RESTOptionsGetter = connection.Share(kube.RESTOptionsGetter, isCached)
+	custom.GenericConfig.RESTOptionsGetter = connection.Share(custom.GenericConfig.RESTOptionsGetter, isCached)
+	custom.ExtraConfig.CRDRESTOptionsGetter = connection.Share(custom.ExtraConfig.CRDRESTOptionsGetter, isCached)
+	aggregator := config.Aggregator.GenericConfig
+	aggregator.RESTOptionsGetter = connection.Share(aggregator.RESTOptionsGetter, isCached)
+	return connection, nil
 }
 
 func (s *Server) waitReady(ctx context.Context) error {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"google.golang.org/grpc"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 )
@@ -30,10 +29,6 @@ const (
 	tickMs     = 20
 	electionMs = 100
 )
-
-// readBuffer is the size, in bytes, of the buffer of a connection. The API server has one for each of some eighty kinds of
-// objects, nearly all idle; gRPC's default is 32 KiB.
-const readBuffer = 4 << 10
 
 // Config configures the store.
 type Config struct {
@@ -109,7 +104,6 @@ func (s *Server) embedConfig() (*embed.Config, error) {
 	config.AdvertiseClientUrls = []url.URL{*member} // must look like host:port; no client uses it
 	config.InitialCluster = config.Name + "=" + memberURL
 	config.EnableGRPCGateway = false
-	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(readBuffer)}
 	config.TickMs, config.ElectionMs = tickMs, electionMs
 	config.QuotaBackendBytes = quotaBytes
 	config.UnsafeNoFsync = s.config.UnsafeNoFsync

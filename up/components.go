@@ -32,6 +32,10 @@ import (
 // streamIdleTimeout is the kubelet's default.
 const streamIdleTimeout = 4 * time.Hour
 
+// nodeFirst is how long the other components wait for the Node at a first start: they compete with it for the processors, and have little
+// to do before it is ready. But a Node may need them, as one whose network comes from Pods.
+const nodeFirst = 2 * time.Second
+
 // attachdetachName is the name of the component that also watches claims.
 const attachdetachName = "attachdetach"
 
@@ -54,7 +58,8 @@ type currentKubelet struct {
 	k  *agent.Agent
 }
 
-// startComponents starts Berth's own components, and to apply the objects that every cluster has.
+// startComponents starts Berth's own components; those that are not of the node itself, at a first start, when
+// the Node is ready.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx), services: newGroup(ctx), defaults: newReadiness()}
 	c.kubelet.Store(&u.kubelet)
@@ -74,20 +79,45 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		}
 		c.superviseIn(u.node, "traces", u.newTraceExporter)
 	}
+	u.startParts(func(layer *group) bool { return layer == u.node })
+	if c.config.Member != nil || c.isRestart() || !c.runs("kubelet") {
+		u.startOthers()
+		return u, nil
+	}
+	u.controllers.start(func(ctx context.Context) {
+		first, cancel := context.WithTimeout(ctx, nodeFirst)
+		defer cancel()
+		_ = c.waitNodeReady(first) // reportNode reports why it is not
+		if ctx.Err() == nil {
+			u.startOthers()
+		}
+	})
+	return u, nil
+}
+
+// startParts starts the components of this machine whose layer is wanted.
+func (u *components) startParts(isWanted func(layer *group) bool) {
+	c := u.cluster
 	for _, part := range u.parts() {
-		if c.runs(strings.ReplaceAll(part.name, " ", "-")) {
+		if isWanted(part.layer) && c.runs(strings.ReplaceAll(part.name, " ", "-")) {
 			c.superviseIn(part.layer, part.name, part.make)
 		}
 	}
+}
+
+// startOthers starts what is not of the node itself, and applies the objects that every cluster has.
+func (u *components) startOthers() {
+	c := u.cluster
+	u.startParts(func(layer *group) bool { return layer != u.node })
 	if c.config.Member != nil {
 		u.defaults.set(nil)
-		return u, nil
+		return
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
 	if c.isRestart() {
 		u.defaults.set(nil) // nothing waits for them
 		c.superviseIn(u.node, "default objects", c.newDefaultObjects)
-		return u, nil
+		return
 	}
 	u.node.start(func(ctx context.Context) {
 		err := c.applyDefaultObjects(ctx)
@@ -96,7 +126,6 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		}
 		u.defaults.set(err)
 	})
-	return u, nil
 }
 
 // part is a component that runs in this process, or supervises a program.

@@ -36,6 +36,9 @@ const streamIdleTimeout = 4 * time.Hour
 // to do before it is ready. But a Node may need them, as one whose network comes from Pods.
 const nodeFirst = 2 * time.Second
 
+// servicesFirst is how long snapshots wait for what Pods reach each other by.
+const servicesFirst = 10 * time.Second
+
 // attachdetachName is the name of the component that also watches claims.
 const attachdetachName = "attachdetach"
 
@@ -79,7 +82,7 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		}
 		c.superviseIn(u.node, "traces", u.newTraceExporter)
 	}
-	u.startParts(func(layer *group) bool { return layer == u.node })
+	u.startParts(func(p part) bool { return p.layer == u.node })
 	if c.config.Member != nil || c.isRestart() || !c.runs("kubelet") {
 		u.startOthers()
 		return u, nil
@@ -95,20 +98,29 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	return u, nil
 }
 
-// startParts starts the components of this machine whose layer is wanted.
-func (u *components) startParts(isWanted func(layer *group) bool) {
+// startParts starts the wanted components of this machine.
+func (u *components) startParts(isWanted func(p part) bool) {
 	c := u.cluster
 	for _, part := range u.parts() {
-		if isWanted(part.layer) && c.runs(strings.ReplaceAll(part.name, " ", "-")) {
+		if isWanted(part) && c.runs(strings.ReplaceAll(part.name, " ", "-")) {
 			c.superviseIn(part.layer, part.name, part.make)
 		}
 	}
 }
 
-// startOthers starts what is not of the node itself, and applies the objects that every cluster has.
+// startOthers starts what is not of the node itself, and applies the objects that every cluster has. What serves snapshots comes last: its
+// custom resources are the most work for an API server that starts, and nothing of the start needs them.
 func (u *components) startOthers() {
 	c := u.cluster
-	u.startParts(func(layer *group) bool { return layer != u.node })
+	u.startParts(func(p part) bool { return p.layer != u.node && p.name != snapshotsName })
+	u.controllers.start(func(ctx context.Context) {
+		if !c.isRestart() {
+			c.awaitServices(ctx, servicesFirst)
+		}
+		if ctx.Err() == nil {
+			u.startParts(func(p part) bool { return p.name == snapshotsName })
+		}
+	})
 	if c.config.Member != nil {
 		u.defaults.set(nil)
 		return

@@ -92,6 +92,17 @@ func (c *Cluster) waitServices(ctx context.Context) error {
 	return nil
 }
 
+// awaitServices is waitServices with a limit, for what starts in any case.
+func (c *Cluster) awaitServices(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for name, ready := range c.servicesReady {
+		if c.runs(name) {
+			_ = ready.wait(ctx) // waitServices reports why it is not
+		}
+	}
+}
+
 // proxyReady returns the probe of kube-proxy: its metrics have the time of a sync of its rules. Its health is good before that.
 func proxyReady(metrics string) probe {
 	return func(ctx context.Context) bool {

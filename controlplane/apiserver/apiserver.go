@@ -68,6 +68,8 @@ type Deps struct {
 	Admin kubernetes.Interface
 	// Used is called for each request that is not one of an idle cluster.
 	Used func()
+	// NodeReported is called after each request by which a kubelet reports the status of its Node.
+	NodeReported func()
 }
 
 // Server is the API server. Use it once: kube-apiserver keeps process-wide state.
@@ -126,7 +128,7 @@ func (s *Server) serve(ctx context.Context, options options.CompletedOptions) er
 		return err
 	}
 	defer connection.Close()
-	reportUse(config.Aggregator.GenericConfig, s.deps.Used) // all requests reach the aggregator first
+	reportUse(config.Aggregator.GenericConfig, s.deps.Used, s.deps.NodeReported) // all requests reach the aggregator first
 	completed, err := config.Complete()
 	if err != nil {
 		return fmt.Errorf("complete configuration: %w", err)

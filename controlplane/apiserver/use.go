@@ -8,15 +8,20 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// reportUse makes the server call used for each request that is not one of an idle cluster.
-func reportUse(config *genericapiserver.RecommendedConfig, used func()) {
+// reportUse makes the server call used for each request that is not one of an idle cluster, and nodeReported after each that reports the status
+// of a Node.
+func reportUse(config *genericapiserver.RecommendedConfig, used, nodeReported func()) {
 	build := config.BuildHandlerChainFunc
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if info, found := request.RequestInfoFrom(r.Context()); found && isUse(info) {
+			info, found := request.RequestInfoFrom(r.Context())
+			if found && isUse(info) {
 				used()
 			}
 			api.ServeHTTP(w, r)
+			if found && isNodeReport(info) {
+				nodeReported()
+			}
 		}), c)
 	}
 }
@@ -28,4 +33,10 @@ func isUse(info *request.RequestInfo) bool {
 		return false
 	}
 	return info.Resource != "leases" || !slices.Contains([]string{"update", "patch", "get"}, info.Verb)
+}
+
+// isNodeReport returns whether a request is one by which a kubelet reports the status of its Node.
+func isNodeReport(info *request.RequestInfo) bool {
+	return info.IsResourceRequest && info.APIGroup == "" && info.Resource == "nodes" && info.Subresource == "status" &&
+		slices.Contains([]string{"update", "patch"}, info.Verb)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestRequestsOfAnIdleClusterAreNoUse(t *testing.T) {
-	uses, served := 0, 0
+	uses, served, reports := 0, 0, 0
 	config := &genericapiserver.RecommendedConfig{}
 	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	config.BuildHandlerChainFunc = func(api http.Handler, _ *genericapiserver.Config) http.Handler {
@@ -22,7 +22,7 @@ func TestRequestsOfAnIdleClusterAreNoUse(t *testing.T) {
 			api.ServeHTTP(w, r.WithContext(request.WithRequestInfo(r.Context(), info)))
 		})
 	}
-	reportUse(config, func() { uses++ })
+	reportUse(config, func() { uses++ }, func() { reports++ })
 	handler := config.BuildHandlerChainFunc(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }), nil)
 	requests := []struct {
 		method, path string
@@ -38,6 +38,9 @@ func TestRequestsOfAnIdleClusterAreNoUse(t *testing.T) {
 		{http.MethodGet, "/api/v1/namespaces/default/pods/a", true},
 		{http.MethodPost, "/api/v1/namespaces/default/pods", true},
 		{http.MethodPatch, "/api/v1/namespaces/default/pods/a/status", true},
+		{http.MethodPatch, "/api/v1/nodes/node/status", true},
+		{http.MethodGet, "/api/v1/nodes/node/status", true},
+		{http.MethodPatch, "/api/v1/nodes/node", true},
 		{http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/default/leases/mine", true},
 	}
 	for i, r := range requests {
@@ -46,4 +49,5 @@ func TestRequestsOfAnIdleClusterAreNoUse(t *testing.T) {
 		require.Equal(t, r.use, uses > before, "%s %s", r.method, r.path)
 		require.Equal(t, i+1, served)
 	}
+	require.Equal(t, 1, reports, "of the status of a Node")
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
@@ -53,6 +54,9 @@ const (
 	// lateTimers is how late a timer may be while the cluster is not in use, which is so when unusedTime has passed since the
 	// last request.
 	lateTimers = 500 * time.Millisecond
+	// nodeFirst is how long the controller manager and the scheduler leave the processors to the first report of a Node: they have nothing to
+	// do before it.
+	nodeFirst  = time.Second
 	unusedTime = time.Second
 )
 
@@ -115,8 +119,10 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	})()
 	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	reported := make(chan struct{})
+	server := apiserver.Deps{Listener: listener, Admin: admin, Used: idle.Use, NodeReported: sync.OnceFunc(func() { close(reported) })}
 	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
-		Phases: phases(c, apiserver.Deps{Listener: listener, Admin: admin, Used: idle.Use}), StopTimeout: stopTimeout,
+		Phases: phases(c, server, reported), StopTimeout: stopTimeout,
 	})
 	if err != nil {
 		return err
@@ -169,7 +175,8 @@ func tuneMemory(ctx context.Context) {
 	}
 }
 
-func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
+// phases returns the components in the order of their start. reported is closed when a Node has been reported to the API server.
+func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][]supervisor.Component {
 	store := etcd.New(etcd.Config{
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 	})
@@ -181,10 +188,14 @@ func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 		}
 		return rbac.Ensure(ctx, listed)
 	}
-	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run}}
+	limit := nodeFirst
+	if c.APIOnly || hasCrashed(c) {
+		limit = 0
+	}
+	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: after(reported, limit, controllermanager.New(c).Run)}}
 	if !c.APIOnly {
 		last = append(last, supervisor.Component{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
-			supervisor.Component{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run})
+			supervisor.Component{Name: statuspipe.Scheduler, Run: after(reported, limit, scheduler.New(c).Run)})
 	}
 	if encryption.IsRewriteDue(c) {
 		last = append(last, supervisor.Component{Name: statuspipe.Encryption, OneShot: true, Run: func(ctx context.Context, ready func()) error {
@@ -200,6 +211,27 @@ func phases(c *config.Config, deps apiserver.Deps) [][]supervisor.Component {
 		{{Name: statuspipe.APIServer, Run: server.Run}},
 		last,
 	}
+}
+
+// after returns run, which waits for an event first, but not longer than limit.
+func after(event <-chan struct{}, limit time.Duration, run func(ctx context.Context, ready func()) error) func(ctx context.Context, ready func()) error {
+	return func(ctx context.Context, ready func()) error {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case <-event:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return run(ctx, ready)
+	}
+}
+
+// hasCrashed reports whether an earlier process of this run of the cluster has ended without removing its socket: the Node has been reported
+// long ago then.
+func hasCrashed(c *config.Config) bool {
+	_, err := os.Lstat(c.EtcdSocket())
+	return err == nil
 }
 
 // runStore runs the store. It is ready once what it says about the data directory's path is right.

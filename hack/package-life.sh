@@ -10,9 +10,6 @@ bin=$(CDPATH='' cd -- "$1" && pwd) dir=$(CDPATH='' cd -- "$2" && pwd)
 cd "$(dirname "$0")/.."
 GO=${GO:-go}
 root=$dir/root group=berth-package
-if [ -z "${INSIDE:-}" ]; then # in a network namespace of its own
-	exec env INSIDE=1 ./hack/netns.sh "./hack/$(basename "$0")" "$bin" "$dir"
-fi
 fail() {
 	echo "package-life: $*" >&2
 	exit 1
@@ -20,20 +17,30 @@ fail() {
 [ -e /sys/fs/cgroup/memory ] || fail "this machine has cgroup v2 alone: run TestPackage of make vm-test"
 arch=$($GO env GOARCH)
 old=berth_0.1.0_$arch.deb new=berth_0.1.1_$arch.deb
-for version in 0.1.0 0.1.1; do
-	[ ! -e "$dir/dist/berth_${version}_$arch.deb" ] || continue
-	mkdir "$dir/bin"
-	cp -a "$bin"/berth-* "$bin"/kubectl "$bin"/containerd* "$bin"/runc "$bin"/cni "$bin"/images "$dir/bin"
-	"$GO" build -trimpath -ldflags "-s -w -X github.com/berth-dev/berth/version.Berth=$version" -o "$dir/bin/berth" ./cmd/berth
-	FORMATS=deb ./hack/dist.sh "$dir/bin" "$arch" "$version" "$dir/dist"
-	rm -rf "$dir/bin"
-done
-if [ ! -e "$root/sbin/init" ]; then
-	./hack/install.sh mmdebstrap
-	mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,kmod,iproute2,iptables,nftables,e2fsprogs,mount,libseccomp2,procps,busybox-static,init-system-helpers,conntrack \
-		bookworm "$root"
-	for unit in systemd-udevd getty@tty1 console-getty e2scrub_reap; do ln -sf /dev/null "$root/etc/systemd/system/$unit.service"; done
-	: >"$root/etc/machine-id"
+# prepare makes the packages and the system, for which it needs the network.
+prepare() {
+	for version in 0.1.0 0.1.1; do
+		[ ! "$dir/dist/berth_${version}_$arch.deb" -nt "$bin/berth" ] || continue
+		rm -rf "$dir/bin"
+		mkdir "$dir/bin"
+		cp -a "$bin"/berth-* "$bin"/kubectl "$bin"/containerd* "$bin"/runc "$bin"/cni "$bin"/images "$dir/bin"
+		"$GO" build -trimpath -ldflags "-s -w -X github.com/berth-dev/berth/version.Berth=$version" -o "$dir/bin/berth" ./cmd/berth
+		FORMATS=deb ./hack/dist.sh "$dir/bin" "$arch" "$version" "$dir/dist"
+		rm -rf "$dir/bin"
+	done
+	if [ ! -e "$root/sbin/init" ]; then
+		./hack/install.sh mmdebstrap
+		rm -rf --one-file-system "$root.partial" # what an interrupted run has left; its mounts may still be there
+		mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,kmod,iproute2,iptables,nftables,e2fsprogs,mount,libseccomp2,procps,busybox-static,init-system-helpers,conntrack \
+			bookworm "$root.partial"
+		for unit in systemd-udevd getty@tty1 console-getty e2scrub_reap; do ln -sf /dev/null "$root.partial/etc/systemd/system/$unit.service"; done
+		: >"$root.partial/etc/machine-id"
+		mv "$root.partial" "$root"
+	fi
+}
+if [ -z "${INSIDE:-}" ]; then
+	prepare
+	exec env INSIDE=1 ./hack/netns.sh "./hack/$(basename "$0")" "$bin" "$dir" # in a network namespace of its own
 fi
 mkdir -p "$root/share" "$root/oldroot"
 cp "$dir/dist/$old" "$dir/dist/$new" vm/guest/package-pod.yaml "$root/share"

@@ -58,7 +58,7 @@ func (f *joinFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.token, tokenFlag, "", "with --join: the bootstrap token; only the first start needs it")
 	flags.StringVar(&f.pin, "ca-cert-hash", "", "with --join: the hash of the cluster's CA, sha256:…; only the first start needs it")
 	flags.StringVar(&f.binDir, "bin-dir", "", "directory of containerd, berth-controlplane and the other programs (default: that of this program)")
-	flags.StringVar(&f.runtime, "runtime", containerd.RuntimeRunc, "with --join: "+runtimeUsage())
+	flags.StringVar(&f.runtime, "runtime", containerd.Runtimes()[0], "with --join: "+runtimeUsage())
 	flags.BoolVar(&f.reset, "reset", false, "with --join: delete the node in --data-dir first, with its Pods' data")
 	flags.StringVar(&f.proxy, "kube-proxy", proxyAuto, "run kube-proxy: "+proxyAuto+" (on a cluster of berth up that has it), "+proxyAlways+" or "+proxyNever)
 }

@@ -184,7 +184,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&config.RegistryConfig, "registry-config", "", "`directory` with mirrors and certificates of registries: NAME/hosts.toml for each, as containerd's certs.d\n"+
 		"(default: "+up.DefaultRegistryConfig+" if that exists and containerd/certs.d in the data directory does not, else the latter)")
 	flags.StringVar(&config.KubeletConfig, "kubelet-config", "", kubeletConfigUsage)
-	flags.StringVar(&config.Runtime, "runtime", containerd.RuntimeRunc, runtimeUsage())
+	flags.StringVar(&config.Runtime, "runtime", containerd.Runtimes()[0], runtimeUsage())
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", true, seccompDefaultUsage+";\nfalse leaves them without one")
 	flags.BoolVar(&config.Hardened, "hardened", false, "refuse what the CIS benchmark advises against: Pods that are not restricted, where their namespace has no label that allows\n"+
 		"them, and Services with external addresses; remembered until --hardened=false")

@@ -91,7 +91,7 @@ const (
 )
 
 // Runtimes lists the runtimes; the first is the default.
-func Runtimes() []string { return []string{RuntimeRunc, RuntimeBerth} }
+func Runtimes() []string { return []string{RuntimeBerth, RuntimeRunc} }
 
 // ShimProgram is the name of a runtime's program.
 func ShimProgram(runtime string) string {

@@ -280,22 +280,36 @@ func (m *Manager) RemoveRoot(ctx context.Context) error {
 	return nil
 }
 
-// remove empties and removes a cgroup in all hierarchies.
+// maxRemovals bounds how often a cgroup is removed that is made again.
+const maxRemovals = 64
+
+// remove empties and removes a cgroup in all hierarchies. It looks again until there is none: a runtime whose call was interrupted may still
+// be making a container, and adds the cgroup in one hierarchy after the other.
 func (m *Manager) remove(ctx context.Context, name cgroupName) error {
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
 	}
-	var dirs []string
-	for _, h := range hierarchies {
-		dir := filepath.Join(h.Dir, name.path(m.Driver()))
-		if cgroupslib.PathExists(dir) {
-			dirs = append(dirs, dir)
+	for range maxRemovals {
+		var dirs []string
+		for _, h := range hierarchies {
+			dir := filepath.Join(h.Dir, name.path(m.Driver()))
+			if cgroupslib.PathExists(dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+		if len(dirs) == 0 {
+			return nil
+		}
+		if err := m.removeDirs(ctx, name, dirs); err != nil {
+			return err
 		}
 	}
-	if len(dirs) == 0 {
-		return nil
-	}
+	return fmt.Errorf("remove cgroup %q: it is made again and again", name.path(m.Driver()))
+}
+
+// removeDirs kills all processes in a cgroup and removes its directories.
+func (m *Manager) removeDirs(ctx context.Context, name cgroupName, dirs []string) error {
 	if err := killAll(ctx, dirs); err != nil {
 		return err
 	}

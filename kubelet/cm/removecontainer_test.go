@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	cgroupslib "github.com/opencontainers/cgroups"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -50,4 +52,28 @@ func TestRemoveContainer(t *testing.T) {
 	}
 	require.NoError(t, m.RemovePod(t.Context(), "u-1"))
 	require.ErrorContains(t, processes[1].Wait(), "killed")
+}
+
+// TestRemovePodWhileTheRuntimeMakesItsCgroups lets a cgroup of the Pod appear in a second hierarchy while that in the first is emptied.
+func TestRemovePodWhileTheRuntimeMakesItsCgroups(t *testing.T) {
+	cgroupslib.TestMode = true
+	t.Cleanup(func() { cgroupslib.TestMode = false })
+	hierarchies := []Hierarchy{{Dir: t.TempDir(), Controllers: []string{"cpu"}}, {Dir: t.TempDir(), Controllers: []string{"devices"}}}
+	m, err := New(Deps{}, Config{Hierarchies: hierarchies})
+	require.NoError(t, err)
+	name := m.podCgroup(podOf("u-1", corev1.ResourceRequirements{})).cgroupfs()
+	first, second := filepath.Join(hierarchies[0].Dir, name), filepath.Join(hierarchies[1].Dir, name)
+	require.NoError(t, os.MkdirAll(first, 0o755))
+	list := filepath.Join(first, "cgroup.procs") // who reads it waits for the writer
+	require.NoError(t, unix.Mkfifo(list, 0o644))
+	done := make(chan error, 1)
+	go func() { done <- m.RemovePod(t.Context(), "u-1") }()
+	writer, err := os.OpenFile(list, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(second, "container"), 0o755))
+	require.NoError(t, os.Remove(list))
+	require.NoError(t, writer.Close())
+	require.NoError(t, <-done)
+	require.NoDirExists(t, first)
+	require.NoDirExists(t, second)
 }

@@ -20,7 +20,7 @@ type plan struct {
 	hostNetwork bool
 	// together creates them all at once instead of one after the other.
 	together bool
-	// runtime is the runtime of the Pods; empty for the node's default, runc.
+	// runtime is the runtime of the Pods; empty for the node's default, Berth's.
 	runtime string
 	// stateful gives each Pod a claim, and the scheduler selects its node.
 	stateful bool
@@ -31,9 +31,9 @@ type plan struct {
 
 const configMap = "settings"
 
-// runtimeClass is the class of Berth's own runtime; [plan.runtime] names it.
+// runtimeClass is the class of containerd's own shim, which runs runc; [plan.runtime] names it.
 func runtimeClass() *nodev1.RuntimeClass {
-	return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: containerd.RuntimeBerth}, Handler: containerd.RuntimeBerth}
+	return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: containerd.RuntimeRunc}, Handler: containerd.RuntimeRunc}
 }
 
 // settings returns the ConfigMap that the Pods of a sample use.

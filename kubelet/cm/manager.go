@@ -283,7 +283,7 @@ func (m *Manager) RemoveRoot(ctx context.Context) error {
 // maxRemovals bounds how often a cgroup is removed that is made again.
 const maxRemovals = 64
 
-// remove empties and removes a cgroup in all hierarchies. It looks again until there is none: a runtime whose call was interrupted may still
+// remove empties and removes a cgroup in all hierarchies. It lists them again until there is none: a runtime whose call was interrupted may still
 // be making a container, and adds the cgroup in one hierarchy after the other.
 func (m *Manager) remove(ctx context.Context, name cgroupName) error {
 	hierarchies, err := m.mountedHierarchies()

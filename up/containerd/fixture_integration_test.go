@@ -3,6 +3,7 @@
 package containerd_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ func newFixtureOn(t testing.TB, network int) *fixture {
 	machine, err := containerd.Detect(root)
 	require.NoError(t, err)
 	n := &fixture{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
-		Runtime: os.Getenv("BERTH_TEST_RUNTIME"),
+		Runtime: cmp.Or(os.Getenv("BERTH_TEST_RUNTIME"), containerd.Runtimes()[0]),
 		BinDir:  bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:  fmt.Sprintf("brtest%d", network),

@@ -37,7 +37,7 @@ func TestComponentsLeaveTheNodeTheProcessors(t *testing.T) {
 	require.Error(t, (<-started).Err(), "it ends by itself")
 }
 
-func TestASocketTellsOfACrash(t *testing.T) {
+func TestASocketShowsACrash(t *testing.T) {
 	c := &config.Config{RunDir: t.TempDir()}
 	require.False(t, hasCrashed(c))
 	require.NoError(t, atomicfile.Dir(filepath.Dir(c.EtcdSocket())))

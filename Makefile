@@ -71,11 +71,12 @@ syscall-faults: build ## fail each system call of the writers of state files, th
 	@$(GO) test -tags integration -count=1 -timeout 24h -v -run '^TestSystemCallsOfA(Pod|Start)MayFail$$' ./test/integration -fault-every 1 -start-fault-step $(or $(STARTSTEP),50)
 
 .PHONY: thirdparty
-thirdparty: ## build or unpack the programs that tests run: the sidecars of CSI, Helm, an operator, Prometheus, upstream's device plugin and DRA driver
+thirdparty: ## build or unpack the programs that tests run: the sidecars of CSI, a provisioner, Helm, an operator, Prometheus, upstream's device plugin and DRA driver
 	@mkdir -p $(BIN)/thirdparty
 	@! command -v apt-get >/dev/null || ./hack/unpack.sh prometheus $(BIN)/thirdparty/prometheus
 	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd test/thirdparty/helm && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
+	@cd test/thirdparty/localpath && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/sample-device-plugin k8s.io/kubernetes/test/images/sample-device-plugin
 	@cd conformance && $(GO) build -trimpath -o $(BIN)/thirdparty/dra-test-driver k8s.io/kubernetes/test/e2e/dra/test-driver
 	@cd test/commits && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/commits .

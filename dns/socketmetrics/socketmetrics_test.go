@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -90,7 +91,12 @@ func TestRequestsAreCountedOnTheSocket(t *testing.T) {
 	if err != nil || len(reply.Answer) != 1 {
 		t.Fatalf("the reply: %v, %v", reply, err)
 	}
-	if text := read(t, socket); !strings.Contains(text, `coredns_dns_requests_total{family="`) || !strings.Contains(text, "process_cpu_seconds_total") {
+	text := read(t, socket)
+	limit := time.Now().Add(time.Minute)
+	for time.Now().Before(limit) && !strings.Contains(text, `coredns_dns_requests_total{family="`) { // it counts after its reply
+		text = read(t, socket)
+	}
+	if !strings.Contains(text, `coredns_dns_requests_total{family="`) || !strings.Contains(text, "process_cpu_seconds_total") {
 		t.Fatalf("the metrics:\n%s", text)
 	}
 	restarted, err := instance.Restart(caddy.CaddyfileInput{

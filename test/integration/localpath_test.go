@@ -51,10 +51,8 @@ func TestLocalPathProvisioner(t *testing.T) {
 	importShell(t, c)
 	// The helper Pods' script uses the applets of busybox's shell.
 	importProgram(t, c, "docker.io/library/busybox:latest", "/bin/busybox", "/bin/sh")
-	binary := filepath.Join(t.TempDir(), "local-path-provisioner")
-	t.Setenv("CGO_ENABLED", "0") // it runs in an image without a C library
-	goTool(t, "localpath", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, localPath)
-	importProgram(t, c, "docker.io/rancher/local-path-provisioner:v0.0.30", binary, "/usr/bin/local-path-provisioner")
+	importProgram(t, c, "docker.io/rancher/local-path-provisioner:v0.0.30", thirdPartyBinary(t, "local-path-provisioner"),
+		"/usr/bin/local-path-provisioner")
 
 	manifest, err := os.ReadFile(filepath.Join(goTool(t, "localpath", "list", "-m", "-f", "{{.Dir}}", localPath), "deploy", "local-path-storage.yaml"))
 	require.NoError(t, err)

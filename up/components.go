@@ -113,24 +113,26 @@ func (u *components) startParts(isWanted func(p part) bool) {
 func (u *components) startOthers() {
 	c := u.cluster
 	u.startParts(func(p part) bool { return p.layer != u.node && p.name != snapshotsName })
-	u.controllers.start(func(ctx context.Context) {
-		if !c.isRestart() {
-			c.awaitServices(ctx, servicesFirst)
-		}
-		if ctx.Err() == nil {
-			u.startParts(func(p part) bool { return p.name == snapshotsName })
-		}
-	})
 	if c.config.Member != nil {
 		u.defaults.set(nil)
 		return
 	}
 	c.superviseIn(u.services, resolversName, c.newResolvers)
+	isSnapshots := func(p part) bool { return p.name == snapshotsName }
 	if c.isRestart() {
+		u.startParts(isSnapshots)
 		u.defaults.set(nil) // nothing waits for them
 		c.superviseIn(u.node, "default objects", c.newDefaultObjects)
 		return
 	}
+	u.controllers.start(func(ctx context.Context) {
+		first, cancel := context.WithTimeout(ctx, servicesFirst)
+		defer cancel()
+		_ = c.eachService(first, func(string, error) {}) // waitServices reports what failed
+		if ctx.Err() == nil {
+			u.startParts(isSnapshots)
+		}
+	})
 	u.node.start(func(ctx context.Context) {
 		err := c.applyDefaultObjects(ctx)
 		if err != nil {

@@ -77,6 +77,11 @@ func (c *Cluster) waitProbe(ctx context.Context, isReady probe) bool {
 
 // waitServices waits until kube-proxy and DNS are ready, or one of them fails for good, which its supervisor has reported.
 func (c *Cluster) waitServices(ctx context.Context) error {
+	return c.eachService(ctx, c.progress.Failed)
+}
+
+// eachService waits for kube-proxy and DNS, and calls failed for one that fails for good.
+func (c *Cluster) eachService(ctx context.Context, failed func(name string, err error)) error {
 	for name, ready := range c.servicesReady {
 		if !c.runs(name) {
 			continue
@@ -86,21 +91,10 @@ func (c *Cluster) waitServices(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			c.progress.Failed(name, err)
+			failed(name, err)
 		}
 	}
 	return nil
-}
-
-// awaitServices is waitServices with a limit, for what starts in any case.
-func (c *Cluster) awaitServices(ctx context.Context, limit time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for name, ready := range c.servicesReady {
-		if c.runs(name) {
-			_ = ready.wait(ctx) // waitServices reports why it is not
-		}
-	}
 }
 
 // proxyReady returns the probe of kube-proxy: its metrics have the time of a sync of its rules. Its health is good before that.

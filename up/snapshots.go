@@ -97,9 +97,8 @@ func (c *Cluster) newSnapshotBinders() (runFunc, error) {
 			api.GroupVersion.WithResource(api.ResourceClasses):           csidriver.VolumeSnapshotClass(),
 			groupapi.GroupVersion.WithResource(groupapi.ResourceClasses): csidriver.VolumeGroupSnapshotClass(),
 		} {
-			_, err := admin.Resource(version).Apply(ctx, class.GetName(), class, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-			if err != nil {
-				return fmt.Errorf("apply %s %q: %w", class.GetKind(), class.GetName(), err)
+			if err := applyOne(ctx, admin.Resource(version), class); err != nil {
+				return err
 			}
 		}
 		group, ctx := errgroup.WithContext(ctx)
@@ -147,9 +146,8 @@ func (c *Cluster) applySnapshotDefinitions(ctx context.Context, admin dynamic.In
 		annotations := definition.GetAnnotations()
 		annotations[annDefinition] = crd.Version
 		definition.SetAnnotations(annotations)
-		_, err := definitions.Apply(ctx, definition.GetName(), definition, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-		if err != nil {
-			return fmt.Errorf("apply CustomResourceDefinition %q: %w", definition.GetName(), err)
+		if err := applyOne(ctx, definitions, definition); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	registry "k8s.io/apiserver/pkg/registry/generic"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -167,12 +168,12 @@ func (s *Server) shareConnection(config *app.Config) (*storage.Connection, error
 		size, known := sizes[resource]
 		return config.Options.Etcd.EnableWatchCache && (size > 0 || !known)
 	}
-	kube, custom := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions
-	kube.RESTOptionsGetter = connection.Share(kube.RESTOptionsGetter, isCached)
-	custom.GenericConfig.RESTOptionsGetter = connection.Share(custom.GenericConfig.RESTOptionsGetter, isCached)
-	custom.ExtraConfig.CRDRESTOptionsGetter = connection.Share(custom.ExtraConfig.CRDRESTOptionsGetter, isCached)
-	aggregator := config.Aggregator.GenericConfig
-	aggregator.RESTOptionsGetter = connection.Share(aggregator.RESTOptionsGetter, isCached)
+	for _, of := range []*registry.RESTOptionsGetter{
+		&config.KubeAPIs.ControlPlane.Generic.RESTOptionsGetter, &config.ApiExtensions.GenericConfig.RESTOptionsGetter,
+		&config.ApiExtensions.ExtraConfig.CRDRESTOptionsGetter, &config.Aggregator.GenericConfig.RESTOptionsGetter,
+	} {
+		*of = connection.Share(*of, isCached)
+	}
 	return connection, nil
 }
 

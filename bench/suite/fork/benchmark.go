@@ -84,8 +84,11 @@ type started struct {
 	node, complete float64
 }
 
+// starter starts a cluster, as disposable.Start does.
+type starter func(ctx context.Context, config disposable.Config) (*disposable.Cluster, error)
+
 // timed starts a cluster. The Node of one that is taken from a pool is ready with it.
-func timed(config disposable.Config, start func(config disposable.Config) (*disposable.Cluster, error)) (s started, err error) {
+func timed(ctx context.Context, config disposable.Config, start starter) (s started, err error) {
 	began := time.Now()
 	ready := make(chan float64, 1)
 	config.OnLine = func(line string) {
@@ -96,7 +99,7 @@ func timed(config disposable.Config, start func(config disposable.Config) (*disp
 			}
 		}
 	}
-	s.Cluster, err = start(config)
+	s.Cluster, err = start(ctx, config)
 	s.complete = time.Since(began).Seconds()
 	select {
 	case s.node = <-ready:
@@ -106,18 +109,13 @@ func timed(config disposable.Config, start func(config disposable.Config) (*disp
 	return s, err
 }
 
-// startIn returns what starts a cluster as a test does.
-func startIn(ctx context.Context) func(config disposable.Config) (*disposable.Cluster, error) {
-	return func(config disposable.Config) (*disposable.Cluster, error) { return disposable.Start(ctx, config) }
-}
-
 func oneAfterTheOther(ctx context.Context, s *harness.Sample) (err error) {
 	config, remove, err := configOf(s)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	first, err := timed(config, startIn(ctx))
+	first, err := timed(ctx, config, disposable.Start)
 	if err != nil {
 		return err
 	}
@@ -125,7 +123,7 @@ func oneAfterTheOther(ctx context.Context, s *harness.Sample) (err error) {
 	if err := first.Stop(stopTimeout); err != nil {
 		return err
 	}
-	fork, err := timed(config, startIn(ctx))
+	fork, err := timed(ctx, config, disposable.Start)
 	if err != nil {
 		return err
 	}
@@ -136,7 +134,7 @@ func oneAfterTheOther(ctx context.Context, s *harness.Sample) (err error) {
 	}
 	alone := config
 	alone.Args = []string{"--api-only"}
-	api, err := timed(alone, startIn(ctx))
+	api, err := timed(ctx, alone, disposable.Start)
 	if err != nil {
 		return err
 	}
@@ -169,8 +167,8 @@ func fromPool(ctx context.Context, config disposable.Config, n int) (slowest flo
 		return 0, err
 	}
 	socket := filepath.Join(config.Root, disposable.SocketName)
-	taken, err := parallel(ctx, n, config, func(ctx context.Context) func(disposable.Config) (*disposable.Cluster, error) {
-		return func(disposable.Config) (*disposable.Cluster, error) { return disposable.Take(ctx, socket) }
+	taken, err := parallel(ctx, n, config, func(ctx context.Context, _ disposable.Config) (*disposable.Cluster, error) {
+		return disposable.Take(ctx, socket)
 	})
 	return taken.complete, err
 }
@@ -186,14 +184,12 @@ func waitFilled(ctx context.Context, pool *disposable.Pool) error {
 }
 
 // parallel starts n clusters at the same time, ends them and returns how long the slowest took.
-func parallel(ctx context.Context, n int, config disposable.Config,
-	start func(ctx context.Context) func(config disposable.Config) (*disposable.Cluster, error),
-) (slowest started, err error) {
+func parallel(ctx context.Context, n int, config disposable.Config, start starter) (slowest started, err error) {
 	all := make([]started, n)
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i := range all {
 		group.Go(func() (err error) {
-			all[i], err = timed(config, start(groupCtx))
+			all[i], err = timed(groupCtx, config, start)
 			return err
 		})
 	}
@@ -220,7 +216,7 @@ func atTheSameTime(ctx context.Context, s *harness.Sample) (err error) {
 	if err := c.End(0); err != nil {
 		return err
 	}
-	forks, err := parallel(ctx, together, config, startIn)
+	forks, err := parallel(ctx, together, config, disposable.Start)
 	if err != nil {
 		return err
 	}

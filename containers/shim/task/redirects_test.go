@@ -93,17 +93,22 @@ func eachAttacked(t *testing.T, tries int, try func(t *testing.T, f *fixture, on
 	}
 }
 
+func makeDirs(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestMountTargetsThatAreExchanged tries CVE-2021-30465: a directory of a shared volume in the path of a mount becomes a link to a
 // directory of the machine just before the runtime mounts there. A mount that is not in the container afterwards has gone elsewhere.
 func TestMountTargetsThatAreExchanged(t *testing.T) {
 	eachAttacked(t, attempts, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
 		root := f.ownRoot(t, id+"-root")
 		volume, outside := filepath.Join(f.dir, id+"-volume"), filepath.Join(f.dir, id+"-outside")
-		for _, dir := range []string{volume + "/a/b", outside + "/b", root + "/vol", root + outside + "/b"} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
+		makeDirs(t, volume+"/a/b", outside+"/b", root+"/vol", root+outside+"/b")
 		link(t, outside, volume+"/link")
 		spec := f.inRoot(root, id, "cat /proc/self/mountinfo")
 		spec.Mounts = append(spec.Mounts,
@@ -175,11 +180,7 @@ func TestMountTargetsAreMadeInTheContainer(t *testing.T) {
 	eachAttacked(t, attempts, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
 		root := f.ownRoot(t, id+"-root")
 		volume, outside := filepath.Join(f.dir, id+"-volume"), filepath.Join(f.dir, id+"-outside")
-		for _, dir := range []string{volume + "/a", outside, root + "/vol", root + outside} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
+		makeDirs(t, volume+"/a", outside, root+"/vol", root+outside)
 		link(t, outside, volume+"/link")
 		spec := f.inRoot(root, id, "echo ran")
 		spec.Mounts = append(spec.Mounts,
@@ -204,11 +205,7 @@ func TestMountTargetsAreMadeInTheContainer(t *testing.T) {
 func TestDevicesBehindALink(t *testing.T) {
 	eachAttacked(t, 1, func(t *testing.T, f *fixture, on attacked, id string) (escaped, ran bool) {
 		root, outside := f.ownRoot(t, id+"-root"), filepath.Join(f.dir, id+"-outside")
-		for _, dir := range []string{outside, root + outside} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
+		makeDirs(t, outside, root+outside)
 		write(t, outside+"/ptmx", "untouched\n", 0o644)
 		if err := os.Remove(root + "/dev"); err != nil {
 			t.Fatal(err)

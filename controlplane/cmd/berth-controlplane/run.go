@@ -54,10 +54,10 @@ const (
 	// lateTimers is how late a timer may be while the cluster is not in use, which is so when unusedTime has passed since the
 	// last request.
 	lateTimers = 500 * time.Millisecond
+	unusedTime = time.Second
 	// nodeFirst is how long the controller manager and the scheduler leave the processors to the first report of a Node: they have nothing to
 	// do before it.
-	nodeFirst  = time.Second
-	unusedTime = time.Second
+	nodeFirst = time.Second
 )
 
 // run locks the data directory, writes the files, opens the listeners and runs the components until ctx ends.

@@ -279,10 +279,10 @@ func (m *Manager) reserve(pod *corev1.Pod, c *corev1.Container, name string, n i
 	return nil
 }
 
-// choose chooses n devices. The caller holds mu.
+// choose chooses n devices of a pool, which is nil if no plugin has the resource. The caller holds mu.
 func (m *Manager) choose(p *pool, name string, n int, mask hints.Mask) (*grant, error) {
-	if len(p.healthyIDs()) == 0 {
-		return nil, fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", name)
+	if err := p.check(name, nil); err != nil {
+		return nil, err
 	}
 	reused := slices.Clone(m.reusable[name])
 	slices.Sort(reused)

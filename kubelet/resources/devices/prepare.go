@@ -46,7 +46,8 @@ func (m *Manager) PreparePod(uid string) error {
 	return nil
 }
 
-// check returns why a container that has devices cannot start with them; nil if it can. A nil pool is a resource that no plugin has.
+// check returns why a container cannot have devices of the pool, or not those that it has already; nil if it can. A nil pool is a resource that
+// no plugin has.
 func (p *pool) check(name string, ids []string) error {
 	switch {
 	case p == nil:
@@ -96,15 +97,10 @@ func (m *Manager) allocated(ctx context.Context, pod *corev1.Pod, c *corev1.Cont
 	if g == nil {
 		// The process that admitted the Pod ended before the plugin allocated anything.
 		var err error
-		p := m.pools[name]
-		if p == nil {
-			err = fmt.Errorf("cannot allocate unregistered device %s", name)
-		} else {
-			reusable := m.reusable
-			m.reusable = nil
-			g, err = m.choose(p, name, n, 0)
-			m.reusable = reusable
-		}
+		reusable := m.reusable
+		m.reusable = nil
+		g, err = m.choose(m.pools[name], name, n, 0)
+		m.reusable = reusable
 		if err != nil {
 			m.mu.Unlock()
 			return false, rejection.From(err)

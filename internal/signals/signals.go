@@ -26,15 +26,17 @@ func (s Signal) Error() string { return s.String() + " signal received" }
 func Context() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stops, hangups := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	received := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}
 	signal.Notify(stops, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // Notify would override that
 		signal.Notify(hangups, syscall.SIGHUP) // it stays registered
+		received = append(received, syscall.SIGHUP)
 	}
 	stop := func(came os.Signal) {
 		IgnoreSIGPIPE()
 		cancel(Signal{came.(syscall.Signal)})
 	}
-	handlers := &handlers{stops: stops, hangups: hangups, stop: stop, released: make(chan struct{})}
+	handlers := &handlers{stops: stops, hangups: hangups, received: received, stop: stop, released: make(chan struct{})}
 	go func() {
 		for {
 			select {
@@ -54,7 +56,9 @@ func Context() context.Context {
 // handlers are those of a context.
 type handlers struct {
 	stops, hangups chan os.Signal
-	stop           func(came os.Signal)
+	// received are the signals that the channels get.
+	received []syscall.Signal
+	stop     func(came os.Signal)
 	// released gets the end of the goroutine that receives from the channels.
 	released chan struct{}
 }
@@ -70,6 +74,11 @@ func Release(ctx context.Context) error {
 	}
 	for _, channel := range []chan os.Signal{h.stops, h.hangups} {
 		signal.Stop(channel) // what came before is in the channel afterwards
+	}
+	for _, received := range h.received {
+		if err := setDefault(received); err != nil {
+			return err
+		}
 	}
 	<-h.released // and what the goroutine took from it has cancelled the context
 	for _, channel := range []chan os.Signal{h.stops, h.hangups} {

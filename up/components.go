@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/tracing"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -35,6 +36,10 @@ const streamIdleTimeout = 4 * time.Hour
 // nodeFirst is how long the other components wait for the Node at a first start: they compete with it for the processors, and have little
 // to do before it is ready. But a Node may need them, as one whose network comes from Pods.
 const nodeFirst = 2 * time.Second
+
+// With Config.StartLock, starts of several clusters compete: togetherFirst is the limit in place of nodeFirst, and othersFirst how long the
+// other components wait for the Nodes of those clusters.
+const togetherFirst, othersFirst = 10 * time.Second, 3 * time.Second
 
 // servicesFirst is how long snapshots wait for what Pods reach each other by.
 const servicesFirst = 10 * time.Second
@@ -88,14 +93,31 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 		return u, nil
 	}
 	u.controllers.start(func(ctx context.Context) {
-		first, cancel := context.WithTimeout(ctx, nodeFirst)
-		defer cancel()
-		_ = c.waitNodeReady(first) // reportNode reports why it is not
+		c.giveWay(ctx)
 		if ctx.Err() == nil {
 			u.startOthers()
 		}
 	})
 	return u, nil
+}
+
+// giveWay waits until the Node is ready, and those of the clusters that start at the same time, or for as long as a start may be delayed.
+func (c *Cluster) giveWay(ctx context.Context) {
+	limit := nodeFirst
+	if c.StartLock != "" {
+		limit = togetherFirst
+	}
+	first, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_ = c.waitNodeReady(first) // reportNode reports why it is not
+	if c.StartLock == "" {
+		return
+	}
+	others, cancel := context.WithTimeout(ctx, othersFirst)
+	defer cancel()
+	if err := filelock.AwaitUnshared(others, c.StartLock); err != nil && others.Err() == nil {
+		c.logger.Warn("failed to wait for the clusters that start at the same time", "error", err)
+	}
 }
 
 // startParts starts the wanted components of this machine.

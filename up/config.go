@@ -99,6 +99,9 @@ type Config struct {
 	ShutdownPeriods []nodeshutdown.Period
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
+	// StartLock is a file that other clusters have locked, shared, until their Nodes are ready. What this one starts after its Node waits for
+	// them, shortly. Empty: it waits for none.
+	StartLock string
 	// CertificateLifetime is how long the cluster's certificates are valid; 0 for a year. They are renewed while it runs.
 	CertificateLifetime time.Duration
 	// Verbosity is the klog verbosity of the control plane.
@@ -117,6 +120,11 @@ func (c Config) Complete() (Config, error) {
 	c.DataDir = dir
 	if c.CertificateLifetime != 0 && c.CertificateLifetime < minCertificateLifetime {
 		return c, fmt.Errorf("--certificate-lifetime %v: want %v or more", c.CertificateLifetime, minCertificateLifetime)
+	}
+	if c.StartLock != "" {
+		if c.StartLock, err = filepath.Abs(c.StartLock); err != nil {
+			return c, fmt.Errorf("--start-lock %q: %w", c.StartLock, err)
+		}
 	}
 	if c.StaticPods != "" {
 		if c.StaticPods, err = filepath.Abs(c.StaticPods); err != nil {

@@ -169,6 +169,9 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")
 	}
+	if c.StartLock != "" {
+		argv = append(argv, "--start-lock", c.StartLock)
+	}
 	if c.CertificateLifetime != 0 {
 		argv = append(argv, "--certificate-lifetime", c.CertificateLifetime.String())
 	}

@@ -40,7 +40,7 @@ func otherValue(t *testing.T, flag *pflag.Flag, dir string) string {
 		return path
 	}
 	if flag.Value.Type() == "string" && (strings.HasSuffix(flag.Name, "-dir") || strings.HasSuffix(flag.Name, "-path") || flag.Name == "resolv-conf" ||
-		flag.Name == "registry-config" || flag.Name == "snapshots") {
+		flag.Name == "registry-config" || flag.Name == "snapshots" || flag.Name == "start-lock") {
 		return dir
 	}
 	t.Fatalf("--%s is new: give it a value in this test", flag.Name)

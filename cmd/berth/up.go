@@ -77,6 +77,9 @@ func (f *upFlags) run(cmd *cobra.Command) error {
 	if f.apiOnly && f.demo {
 		return usageError{errors.New("--api-only and --demo: the demo's Pod needs a node; choose one")}
 	}
+	if f.apiOnly && f.config.StartLock != "" {
+		return usageError{errors.New("--api-only and --start-lock: without a node nothing waits; choose one")}
+	}
 	if f.reset && inside == nil {
 		if err := layout.Reset(cmd.Context()); err != nil {
 			return err
@@ -204,6 +207,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.DurationVar(&config.CertificateLifetime, "certificate-lifetime", 0, "how long certificates are valid (default: a year); for tests of their renewal")
 	_ = flags.MarkHidden("certificate-lifetime") // the flag exists
+	flags.StringVar(&config.StartLock, "start-lock", "", "a `file` that other clusters lock, shared, until their Nodes are ready: what this one starts after its own waits\n"+
+		"for them, 3 s at most; for many clusters at the same time")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, verbosityUsage)
 	flags.StringSliceVar(&f.without, "without", nil, "do not run these components, because other processes do (berth node, csi-driver, controllers): "+
 		strings.Join(up.OptionalComponents(), ", "))

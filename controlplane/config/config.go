@@ -57,6 +57,9 @@ type Config struct {
 	// APIOnly runs the API server with two controllers alone, which collect garbage and let namespaces go away: objects stay as they
 	// are written otherwise.
 	APIOnly bool
+	// StartLock is a file that other clusters have locked, shared, until their Nodes are ready: the controller manager and the scheduler wait
+	// for them, shortly. Empty: they wait for none.
+	StartLock string
 	// CertificateLifetime is how long certificates are valid; they are renewed when a third of it is left.
 	CertificateLifetime time.Duration
 	// LogLevel is debug, info, warn or error.

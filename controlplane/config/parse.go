@@ -33,6 +33,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.StringVar(&c.FeatureGates, "feature-gates", "", "features of Kubernetes to turn on or off: NAME=true,…")
 	flags.BoolVar(&c.Hardened, "hardened", false, "refuse Pods that are not restricted, outside of kube-system, and Services with external addresses")
 	flags.BoolVar(&c.APIOnly, "api-only", false, "run no scheduler, and of the controllers those of garbage and namespaces alone")
+	flags.StringVar(&c.StartLock, "start-lock", "", "file that other clusters lock, shared, until their Nodes are ready: the controller manager and\n"+
+		"the scheduler wait for them, 3 s at most")
 	flags.DurationVar(&c.CertificateLifetime, "certificate-lifetime", pki.DefaultLife,
 		"how long certificates are valid; they are renewed when a third of it is left")
 	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")

@@ -90,7 +90,7 @@ func (b base) save(ctx context.Context, c *Cluster) error {
 // awaitSnapshotClasses waits until a cluster has all objects that every cluster has: the last ones are made when it is ready already. Without
 // them each start from the base would make them. It gives up after a while.
 func awaitSnapshotClasses(ctx context.Context, c *Cluster, args []string) error {
-	if slices.ContainsFunc(args, func(arg string) bool { return arg == "--api-only" || strings.Contains(arg, "snapshots") }) {
+	if slices.ContainsFunc(args, func(arg string) bool { return arg == apiOnlyFlag || strings.Contains(arg, "snapshots") }) {
 		return nil
 	}
 	tries, cancel := context.WithTimeout(ctx, classesTimeout)

@@ -25,6 +25,9 @@ import (
 // stopTimeout bounds the stop of a cluster whose start failed, and the removal of what a killed one leaves.
 const stopTimeout = 2 * time.Minute
 
+// apiOnlyFlag is the flag of `berth up` for clusters without a Node.
+const apiOnlyFlag = "--api-only"
+
 // Config says how clusters start. Berth and Root are required.
 type Config struct {
 	// Berth is the program.
@@ -123,7 +126,17 @@ func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, err
 	if err != nil {
 		return nil, err
 	}
-	process, err := startProcess(config.Berth, config.arguments(files.data(), base), config.report)
+	turn, err := takeTurn(ctx, config.Root)
+	if err != nil {
+		return nil, errors.Join(err, files.remove())
+	}
+	defer turn.stop()
+	process, err := startProcess(config.Berth, config.arguments(files.data(), base), func(line string) {
+		if saysNodeReady(line) {
+			turn.end()
+		}
+		config.report(line)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", err, files.remove())
 	}
@@ -136,9 +149,11 @@ func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, err
 
 // arguments are those of berth. The machine's configuration is not of these clusters.
 func (c Config) arguments(dataDir string, base []string) []string {
-	return slices.Concat([]string{
-		"--data-dir", dataDir, "up", "--config", "", "--isolated", "--api-port", "0", "--unsafe-no-fsync", "--node-name", "node",
-	}, base, c.Args)
+	args := []string{"--data-dir", dataDir, "up", "--config", "", "--isolated", "--api-port", "0", "--unsafe-no-fsync", "--node-name", "node"}
+	if !slices.Contains(c.Args, apiOnlyFlag) {
+		args = append(args, "--start-lock", filepath.Join(c.Root, startLock))
+	}
+	return slices.Concat(args, base, c.Args)
 }
 
 // owned is a cluster that this process has started.

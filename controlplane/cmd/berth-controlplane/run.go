@@ -55,9 +55,6 @@ const (
 	// last request.
 	lateTimers = 500 * time.Millisecond
 	unusedTime = time.Second
-	// nodeFirst is how long the controller manager and the scheduler leave the processors to the first report of a Node: they have nothing to
-	// do before it.
-	nodeFirst = time.Second
 )
 
 // run locks the data directory, writes the files, opens the listeners and runs the components until ctx ends.
@@ -188,14 +185,17 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][
 		}
 		return rbac.Ensure(ctx, listed)
 	}
-	limit := nodeFirst
-	if c.APIOnly || hasCrashed(c) {
-		limit = 0
+	first := headStart{reported: reported, limit: nodeFirst, lock: c.StartLock}
+	switch {
+	case c.APIOnly || hasCrashed(c):
+		first.limit = 0
+	case c.StartLock != "":
+		first.limit = togetherFirst
 	}
-	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: after(reported, limit, controllermanager.New(c).Run)}}
+	last := []supervisor.Component{{Name: statuspipe.ControllerManager, Run: first.before(controllermanager.New(c).Run)}}
 	if !c.APIOnly {
 		last = append(last, supervisor.Component{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
-			supervisor.Component{Name: statuspipe.Scheduler, Run: after(reported, limit, scheduler.New(c).Run)})
+			supervisor.Component{Name: statuspipe.Scheduler, Run: first.before(scheduler.New(c).Run)})
 	}
 	if encryption.IsRewriteDue(c) {
 		last = append(last, supervisor.Component{Name: statuspipe.Encryption, OneShot: true, Run: func(ctx context.Context, ready func()) error {
@@ -210,20 +210,6 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][
 		{{Name: statuspipe.Etcd, Run: func(ctx context.Context, ready func()) error { return runStore(ctx, c, store, ready) }}},
 		{{Name: statuspipe.APIServer, Run: server.Run}},
 		last,
-	}
-}
-
-// after returns run, which waits for an event first, but not longer than limit.
-func after(event <-chan struct{}, limit time.Duration, run func(ctx context.Context, ready func()) error) func(ctx context.Context, ready func()) error {
-	return func(ctx context.Context, ready func()) error {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		select {
-		case <-event:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		return run(ctx, ready)
 	}
 }
 

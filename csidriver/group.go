@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -48,6 +49,19 @@ func (d *Driver) GroupControllerGetCapabilities(
 	}}}, nil
 }
 
+// checkGroupParameters rejects the parameters of a VolumeGroupSnapshotClass but deletionPolicy, by which upstream's storage suite repeats the
+// class's field of that name. The snapshot controller honours the field; there is nothing for a driver to do.
+func checkGroupParameters(parameters map[string]string) error {
+	rest := maps.Clone(parameters)
+	switch policy := rest["deletionPolicy"]; policy {
+	case "", "Delete", "Retain":
+		delete(rest, "deletionPolicy")
+	default:
+		return status.Errorf(codes.InvalidArgument, "parameters: deletionPolicy is %q, only Delete and Retain are known", policy)
+	}
+	return checkSnapshotParameters(rest)
+}
+
 // CreateVolumeGroupSnapshot implements csi.GroupControllerServer. All mounted filesystems of the group are frozen before the first
 // image is copied, and until the last one is, so that the snapshots are of one moment.
 func (d *Driver) CreateVolumeGroupSnapshot(
@@ -60,7 +74,7 @@ func (d *Driver) CreateVolumeGroupSnapshot(
 	case len(sources) == 0:
 		return nil, missingField("source_volume_ids")
 	}
-	if err := checkSnapshotParameters(req.GetParameters()); err != nil {
+	if err := checkGroupParameters(req.GetParameters()); err != nil {
 		return nil, err
 	}
 	group := groupID(name)

@@ -94,3 +94,19 @@ func TestInterruptedGroupSnapshot(t *testing.T) {
 	require.Len(t, taken.GetGroupSnapshot().GetSnapshots(), 2)
 	require.NotEqual(t, first.GetCreationTime().String(), taken.GetGroupSnapshot().GetCreationTime().String(), "all are of one moment")
 }
+
+func TestParametersOfGroupSnapshots(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	disk := w.create("a", 16*mib, filesystem("ext4"))
+	take := func(parameters map[string]string) error {
+		_, err := w.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+			Name: "g", SourceVolumeIds: []string{disk.id}, Parameters: parameters,
+		})
+		return err
+	}
+	for _, refused := range []map[string]string{{"deletionPolicy": "Keep"}, {"colour": "blue"}} {
+		requireCode(t, codes.InvalidArgument, take(refused))
+	}
+	require.NoError(t, take(map[string]string{"deletionPolicy": "Retain", "csi.storage.k8s.io/volumegroupsnapshot/name": "g"}))
+}

@@ -33,7 +33,7 @@ const (
 	release = "NAME=\"Alpine Linux\"\nID=alpine\nPRETTY_NAME=\"Alpine Linux (a stub made of Debian's busybox)\"\n"
 )
 
-// base is the layer below all images with a shell: busybox with every applet, bash, the shell that picks one, and nmeter.
+// base is the layer below all images with a shell: busybox with every applet but dd, bash, the shell that picks one, and nmeter.
 func (s Sources) base() (*oci.Tree, error) {
 	tree := &oci.Tree{}
 	for name, mode := range map[string]int64{
@@ -46,8 +46,9 @@ func (s Sources) base() (*oci.Tree, error) {
 	tree.File("/etc/passwd", 0o644, []byte(passwd))
 	tree.File("/etc/group", 0o644, []byte(group))
 	tree.File("/etc/os-release", 0o644, []byte(release))
-	shells := map[string]string{"/bin/busybox": "/bin/busybox", "/bin/bash": "/bin/bash-static"}
-	if err := s.addPrograms(tree, shells); err != nil {
+	// busybox's dd does not know the flag nocache, which the specs about block volumes write with.
+	programs := map[string]string{"/bin/busybox": "/bin/busybox", "/bin/bash": "/bin/bash-static", "/bin/dd": "/bin/dd"}
+	if err := s.addPrograms(tree, programs); err != nil {
 		return nil, err
 	}
 	busybox := filepath.Join(s.Debian, "bin", "busybox")
@@ -56,7 +57,7 @@ func (s Sources) base() (*oci.Tree, error) {
 		return nil, fmt.Errorf("list the applets of %q: %w", busybox, err)
 	}
 	for applet := range strings.FieldsSeq(string(list)) {
-		if applet != "busybox" && applet != "sh" {
+		if applet != "busybox" && applet != "sh" && applet != "dd" {
 			tree.Symlink("/bin/"+applet, "busybox")
 		}
 	}

@@ -72,6 +72,7 @@ type command struct {
 	profile, cases   string
 	budget           time.Duration
 	list, onlyReport bool
+	variants         []string
 	names            []string
 }
 
@@ -89,6 +90,11 @@ func parse(args []string) (command, error) {
 	flags.StringVar(&c.docs, "docs", "../docs", "directory of benchmarks.md and benchmarks/")
 	flags.StringVar(&c.bin, "bin", "../bin", "directory of Berth's binaries")
 	flags.StringVar(&c.cases, "cases", "", "measure only cases whose name contains this; nothing is written")
+	flags.Func("variant", "measure only the variant of this name, and others for which the flag is given, too; nothing is written",
+		func(name string) error {
+			c.variants = append(c.variants, name)
+			return nil
+		})
 	flags.StringVar(&c.profile, "profile", "",
 		"directory for CPU and heap profiles of each variant; nothing else is written")
 	flags.BoolVar(&c.list, "list", false, "list the benchmarks")
@@ -147,7 +153,7 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	options := harness.Options{
-		Paths: harness.Paths{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Out: os.Stdout, Profile: c.profile,
+		Paths: harness.Paths{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Variants: c.variants, Out: os.Stdout, Profile: c.profile,
 	}
 	began := time.Now()
 	var failed error
@@ -171,7 +177,7 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 
 func (c command) measureOne(ctx context.Context, b harness.Benchmark, options harness.Options, all []harness.Benchmark) error {
 	data, err := harness.Run(ctx, b, options)
-	if data == nil || c.cases != "" || c.profile != "" {
+	if data == nil || c.cases != "" || len(c.variants) > 0 || c.profile != "" {
 		return err
 	}
 	if ctx.Err() != nil && !data.Complete() {

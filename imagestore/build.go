@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,19 +152,29 @@ func (s BuildSpec) validate() error {
 	return nil
 }
 
-// layerOf is a tar with the program and the directories above it. It is not compressed: it never crosses a
+// mountPoints are the directories and files of an image onto which a runtime mounts. Where an image lacks one, each of its
+// containers gets it in its own file system, while it starts.
+var mountPoints = []string{"dev/", "etc/", "etc/hostname", "etc/hosts", "etc/resolv.conf", "proc/", "sys/"}
+
+// layerOf is a tar with the mount points, the program and the directories above it. It is not compressed: it never crosses a
 // network, and hashing alone is what keeps assembling an image in the milliseconds.
 func layerOf(name string, program []byte) (v1.Layer, error) {
 	var buffer bytes.Buffer
-	buffer.Grow(len(program) + 4096)
+	buffer.Grow(len(program) + 8192)
 	archive := tar.NewWriter(&buffer)
 	name = strings.TrimPrefix(name, "/")
+	names := slices.DeleteFunc(slices.Clone(mountPoints), func(n string) bool { return n == name })
 	for i, char := range name {
-		if char != '/' {
-			continue
+		if dir := name[:i+1]; char == '/' && !slices.Contains(names, dir) {
+			names = append(names, dir)
 		}
-		dir := &tar.Header{Typeflag: tar.TypeDir, Name: name[:i+1], Mode: 0o755, ModTime: epoch}
-		if err := archive.WriteHeader(dir); err != nil {
+	}
+	for _, n := range names {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: n, Mode: 0o644, ModTime: epoch}
+		if strings.HasSuffix(n, "/") {
+			header.Typeflag, header.Mode = tar.TypeDir, 0o755
+		}
+		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,6 +36,8 @@ type Options struct {
 	Rounds int
 	// Cases limits the run to cases whose name contains the text.
 	Cases string
+	// Variants limits the run to variants of these names; empty means all.
+	Variants []string
 	// Out receives a line for each sample.
 	Out io.Writer
 	// Budget bounds the run: each case gets one round, and further ones only if there is time for a round as long as its
@@ -125,6 +128,9 @@ func newRunner(benchmark string, c *Case, options Options, env map[string]string
 	}
 	r.result = CaseData{Name: c.Name, Scale: c.Scale, Metrics: c.Metrics, Targets: c.Targets, Failed: map[string]string{}}
 	for _, v := range c.Variants {
+		if len(options.Variants) > 0 && !slices.Contains(options.Variants, v.Name) {
+			continue
+		}
 		r.result.Variants = append(r.result.Variants, v.Name)
 	}
 	return r
@@ -158,8 +164,8 @@ func (r *runner) timeout() time.Duration {
 // run runs one round. A variant that failed is not run again.
 func (r *runner) run(ctx context.Context, round int) {
 	began := time.Now()
-	for turn := range r.c.Variants {
-		variant := r.c.Variants[(turn+round)%len(r.c.Variants)].Name
+	for turn := range r.result.Variants {
+		variant := r.result.Variants[(turn+round)%len(r.result.Variants)]
 		if _, failed := r.result.Failed[variant]; failed || ctx.Err() != nil {
 			continue
 		}

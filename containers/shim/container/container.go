@@ -52,6 +52,7 @@ func Create(ctx context.Context, orphans *reaper.Orphans, request Request) (_ *C
 		return nil, nil, nil, err
 	}
 	spec.Process.Terminal = request.Terminal
+	trimSandbox(spec)
 	converted, err := config(request.ID, request.Bundle, spec, request.Options)
 	if err != nil {
 		return nil, nil, nil, err

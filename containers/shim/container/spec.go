@@ -82,6 +82,21 @@ func config(id, bundle string, spec *specs.Spec, options Options) (*configs.Conf
 	return converted, nil
 }
 
+// containerType is the annotation by which containerd names the kind of a container.
+const containerType = "io.kubernetes.cri.container-type"
+
+// sandboxMounts are what the first process of a Pod's sandbox has mounted.
+var sandboxMounts = []string{"/proc", "/dev"}
+
+// trimSandbox removes from the specification of a Pod's sandbox the mounts that nothing uses: its only process opens no files, and CRI
+// starts no others in it. Other containers are left as they are.
+func trimSandbox(spec *specs.Spec) {
+	if spec.Annotations[containerType] != "sandbox" {
+		return
+	}
+	spec.Mounts = slices.DeleteFunc(spec.Mounts, func(m specs.Mount) bool { return !slices.Contains(sandboxMounts, m.Destination) })
+}
+
 // rootlessCgroups reports whether the machine's cgroups may be out of reach, as runc determines it.
 func rootlessCgroups(systemdCgroup bool) (bool, error) {
 	if os.Geteuid() != 0 {

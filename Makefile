@@ -31,7 +31,6 @@ build: deps ## build everything into bin/ (about 6 minutes the first time, secon
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/demo ./images/demo
 	@echo "[3/5] containers: containerd, shims, runc, CNI plugins, pause"
 	@./containers/build.sh $(BIN)
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/cni/berth ./cmd/berth-cni
 	@echo "[4/5] dns: CoreDNS"
 	@cd dns && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/berth-dns .
 	@echo "[5/5] control plane: etcd, API server, controller manager, scheduler, kube-proxy; kubectl"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the container runtime that Berth runs on: containerd, its shim, Berth's shim, runc, four CNI plugins and
-# the first process of every Pod.
+# Builds the container runtime that Berth runs on: containerd, its shim, Berth's shim, runc, four CNI plugins, Berth's own
+# CNI plugin and the first process of every Pod.
 # Their versions are the ones that go.mod beside this file pins. Go rebuilds only what changed.
 #
 # usage: containers/build.sh BIN_DIR
@@ -78,3 +78,6 @@ for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
 	build "cni/${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \
 		"-X $plugins/pkg/utils/buildversion.BuildVersion=$plugins_version"
 done
+started=$(date +%s)
+./cni.sh "$bin" || fail "building cni/berth failed, see above"
+echo "cni/berth $(($(date +%s) - started))s"

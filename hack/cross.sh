@@ -32,7 +32,6 @@ export GOARCH="$arch" GOOS=linux CGO_ENABLED=0
 ours="-s -w -X github.com/berth-dev/berth/version.Berth=$version -X github.com/berth-dev/berth/version.Commit=$commit"
 "$GO" build -trimpath -ldflags "$ours" -o "$bin/berth" ./cmd/berth
 for name in isolate supervisor; do "$GO" build -trimpath -ldflags "-s -w" -o "$bin/berth-$name" ./cmd/berth-$name; done
-"$GO" build -trimpath -ldflags "-s -w" -o "$bin/cni/berth" ./cmd/berth-cni
 "$GO" build -trimpath -ldflags "-s -w" -o "$bin/images/demo" ./images/demo
 triplet=aarch64-linux-gnu
 CC="$triplet-gcc" PKG_CONFIG_LIBDIR="$sysroot/usr/lib/$triplet/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$sysroot" \

@@ -4,7 +4,7 @@
 # containers stands for all that containers/build.sh builds.
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- berth berth-isolate berth-supervisor images/demo cni/berth containers berth-dns berth-controlplane kubectl
+[ $# -gt 0 ] || set -- berth berth-isolate berth-supervisor images/demo containers berth-dns berth-controlplane kubectl
 work=$(mktemp -d)
 trap 'for at in one a/much/longer/path; do git worktree remove --force "$work/$at/tree" 2>/dev/null || true; done; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -15,7 +15,6 @@ build() { # TREE PROGRAM BIN
 	kubectl) (cd "$1/controlplane" && go build -trimpath -ldflags "$(./ldflags.sh)" -o "$3/$2" k8s.io/kubernetes/cmd/kubectl) ;;
 	berth-dns) (cd "$1/dns" && go build -trimpath -ldflags "-s -w" -o "$3/$2" .) ;;
 	containers) "$1/containers/build.sh" "$3" ;;
-	cni/berth) (cd "$1" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$3/$2" ./cmd/berth-cni) ;;
 	images/*) (cd "$1" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$3/$2" "./$2") ;;
 	berth) (cd "$1" && go build -trimpath -ldflags "-s -w -X github.com/berth-dev/berth/version.Berth=$(./hack/version.sh)" -o "$3/$2" ./cmd/berth) ;;
 	*) (cd "$1" && go build -trimpath -ldflags "-s -w" -o "$3/$2" "./cmd/$2") ;;

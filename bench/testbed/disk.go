@@ -13,6 +13,15 @@ import (
 // disk is a file system of its own in a file beside the directory where it is mounted. Nil is none.
 type disk struct{ dir, image string }
 
+// MountDisk makes a file system of that size, an ext4 with a journal, and mounts it at dir. remove unmounts it.
+func MountDisk(dir string, size int64) (remove func() error, err error) {
+	d, err := mountDisk(dir, size)
+	if err != nil {
+		return nil, err
+	}
+	return d.remove, nil
+}
+
 // mountDisk makes a file system of that size and mounts it; it does nothing if size is 0. The space is allocated: it cannot run out
 // before the file system is full.
 func mountDisk(dir string, size int64) (*disk, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
@@ -50,13 +51,18 @@ func startMachine(ctx context.Context, bin, dir string, network Network) (_ *mac
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
 	m := &machine{dir: dir, image: imagestore.PauseName(imageVersion)}
+	m.config.RunDir = run
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.stop())
 		}
 	}()
-	m.config, err = containerdConfig(bin, dir, run, network)
-	if err != nil {
+	// As systemd's /run is: what a container costs there must not depend on the disk.
+	if err := unix.Mount("tmpfs", run, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711"); err != nil {
+		return nil, fmt.Errorf("mount a tmpfs at the run directory: %w", err)
+	}
+	if m.config, err = containerdConfig(bin, dir, run, network); err != nil {
+		m.config.RunDir = run
 		return nil, err
 	}
 	if err := m.makeBridge(); err != nil {
@@ -101,6 +107,7 @@ func containerdConfig(bin, dir, run string, network Network) (containerd.Config,
 		CNIConfDir: filepath.Join(dir, "cni"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge: "bn" + strings.TrimPrefix(filepath.Base(run), "bench-"), PodCIDR: pods, Gateway: gateway,
 		ClusterMasquerade: found.Firewall == "iptables", Machine: found,
+		StandardPlugins: true, // so that what others do with containerd's shim is as they do it elsewhere
 	}, nil
 }
 
@@ -157,7 +164,13 @@ func (m *machine) stop() error {
 	}
 	if m.config.RunDir != "" {
 		// Kubelets mount their own directories onto themselves, and leave them so.
-		errs = append(errs, unmountBelow(ctx, m.config.RunDir), unmountBelow(ctx, m.dir), os.RemoveAll(m.config.RunDir))
+		errs = append(errs, unmountBelow(ctx, m.config.RunDir), unmountBelow(ctx, m.dir))
+		if err := unix.Unmount(m.config.RunDir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) { // it may not be mounted
+			errs = append(errs, fmt.Errorf("unmount the run directory: %w", err))
+		}
+		errs = append(errs, os.RemoveAll(m.config.RunDir))
+	}
+	if m.config.Bridge != "" {
 		removeCgroups(m.config.Bridge)
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,9 @@
-// Command berth-cni is a CNI plugin that comes after the plugin bridge: it keeps the Pod to the addresses that it was given,
-// and passes the Pod's host ports on to the plugin portmap, which runs only for Pods that have some.
+// Command berth-cni is a CNI plugin that connects a Pod to a bridge, as the plugin bridge does with addresses of the plugin host-local,
+// which are both part of its program; it keeps the Pod to the addresses that it was given, and passes the Pod's host ports on to the
+// plugin portmap, which runs only for Pods that have some.
 //
-// It is a program of its own, and a small one, because the container runtime starts it for each Pod.
+// It is a program of its own, and a small one, because the container runtime starts it for each Pod. containers/cni.sh builds it; without
+// that it has no plugins in it, and can only come after the plugin bridge: its configuration then has no part ipam.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/berth-dev/berth/up/addressfilter"
@@ -24,11 +27,16 @@ import (
 // portmap is the plugin that forwards ports of the host to Pods.
 const portmap = "portmap"
 
+// runBridge calls the plugin bridge, which is in this program, with a command and a configuration; nil if it is not.
+var runBridge func(command string, config []byte) ([]byte, error)
+
 // config is the plugin's part of the network's configuration.
 type config struct {
 	types.PluginConf
-	// Bridge is the bridge of the Pods, whose table of package addressfilter exists.
-	Bridge        string `json:"bridge"`
+	// Bridge is the bridge of the Pods.
+	Bridge string `json:"bridge"`
+	// AddressFilter says whether the bridge's table of package addressfilter exists. It always does after the plugin bridge.
+	AddressFilter bool `json:"addressFilter"`
 	RuntimeConfig struct {
 		PortMappings []json.RawMessage `json:"portMappings"`
 	} `json:"runtimeConfig"`
@@ -47,6 +55,11 @@ func parse(data []byte) (*config, *types100.Result, error) {
 	}
 	if c.Bridge == "" {
 		return nil, nil, errors.New("parse the network's configuration: field bridge is missing")
+	}
+	if !c.connects() {
+		c.AddressFilter = true
+	} else if runBridge == nil {
+		return nil, nil, errors.New("parse the network's configuration: this program was built without the plugin bridge: remove the part ipam")
 	}
 	if c.RawPrevResult == nil {
 		return &c, nil, nil
@@ -84,36 +97,84 @@ func portOf(bridge string, result *types100.Result) (addressfilter.Port, error) 
 	return port, nil
 }
 
+// connects reports whether it is this plugin that connects the Pod to the bridge.
+func (c *config) connects() bool { return c.IPAM.Type != "" }
+
 // restrict keeps the Pod to the addresses that the plugin bridge gave it. To do that twice changes nothing.
-func restrict(stdin []byte) (*config, *types100.Result, addressfilter.Port, error) {
-	c, result, err := parse(stdin)
-	if err != nil {
-		return nil, nil, addressfilter.Port{}, err
-	}
-	if result == nil {
-		return nil, nil, addressfilter.Port{}, errors.New("no result of a plugin before: this plugin comes after the plugin bridge")
+func (c *config) restrict(result *types100.Result) error {
+	if !c.AddressFilter {
+		return nil
 	}
 	port, err := portOf(c.Bridge, result)
 	if err != nil {
-		return nil, nil, port, err
+		return err
 	}
-	return c, result, port, addressfilter.Table{Bridge: c.Bridge}.Restrict(port)
+	return addressfilter.Table{Bridge: c.Bridge}.Restrict(port)
 }
 
-func add(args *skel.CmdArgs) error {
-	c, result, port, err := restrict(args.StdinData)
+// release forgets what restrict has done.
+func (c *config) release(result *types100.Result) error {
+	if !c.AddressFilter || result == nil {
+		return nil // what an ADD that failed has left goes with the table
+	}
+	port, err := portOf(c.Bridge, result)
 	if err != nil {
+		return err
+	}
+	return addressfilter.Table{Bridge: c.Bridge}.Release(port)
+}
+
+// connect connects the Pod to the bridge. It returns the result, and the configuration of plugins after it.
+func (c *config) connect(stdin []byte) (*types100.Result, []byte, error) {
+	printed, err := runBridge("ADD", stdin)
+	if err != nil {
+		return nil, nil, err
+	}
+	created, err := create.CreateFromBytes(printed)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse the result of the plugin bridge: %w", err)
+	}
+	result, err := types100.NewResultFromResult(created)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse the result of the plugin bridge: %w", err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(stdin, &fields); err != nil {
+		return nil, nil, fmt.Errorf("parse the network's configuration: %w", err)
+	}
+	fields["prevResult"] = printed
+	after, err := json.Marshal(fields)
+	return result, after, err
+}
+
+// add connects the Pod. If it fails, the runtime calls del.
+func add(args *skel.CmdArgs) error {
+	c, result, err := parse(args.StdinData)
+	if err != nil {
+		return err
+	}
+	after := args.StdinData
+	if c.connects() {
+		if result, after, err = c.connect(args.StdinData); err != nil {
+			return err
+		}
+	} else if result == nil {
+		return errMissingResult
+	}
+	if err := c.restrict(result); err != nil {
 		return err
 	}
 	if len(c.RuntimeConfig.PortMappings) == 0 {
 		return types.PrintResult(result, c.CNIVersion)
 	}
-	mapped, err := invoke.DelegateAdd(context.Background(), portmap, args.StdinData, nil)
+	mapped, err := invoke.DelegateAdd(context.Background(), portmap, after, nil)
 	if err != nil {
-		return errors.Join(fmt.Errorf("forward the Pod's host ports: %w", err), addressfilter.Table{Bridge: c.Bridge}.Release(port))
+		return errors.Join(fmt.Errorf("forward the Pod's host ports: %w", err), c.release(result))
 	}
 	return types.PrintResult(mapped, c.CNIVersion)
 }
+
+var errMissingResult = errors.New("no result of a plugin before: without a part ipam this plugin comes after the plugin bridge")
 
 func del(args *skel.CmdArgs) error {
 	c, result, err := parse(args.StdinData)
@@ -126,20 +187,29 @@ func del(args *skel.CmdArgs) error {
 			errs = append(errs, fmt.Errorf("stop forwarding the Pod's host ports: %w", err))
 		}
 	}
-	if result == nil {
-		return errors.Join(errs...) // what an ADD that failed has left goes with the table
+	errs = append(errs, c.release(result))
+	if c.connects() {
+		_, err := runBridge("DEL", args.StdinData)
+		errs = append(errs, err)
 	}
-	port, err := portOf(c.Bridge, result)
-	if err == nil {
-		err = addressfilter.Table{Bridge: c.Bridge}.Release(port)
-	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // check restricts the port again, which changes nothing if it is restricted.
 func check(args *skel.CmdArgs) error {
-	c, _, _, err := restrict(args.StdinData)
+	c, result, err := parse(args.StdinData)
 	if err != nil {
+		return err
+	}
+	if result == nil {
+		return errMissingResult
+	}
+	if c.connects() {
+		if _, err := runBridge("CHECK", args.StdinData); err != nil {
+			return err
+		}
+	}
+	if err := c.restrict(result); err != nil {
 		return err
 	}
 	if len(c.RuntimeConfig.PortMappings) == 0 {

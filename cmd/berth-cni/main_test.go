@@ -48,6 +48,7 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"parse the network's configuration":         []byte("{"),
 		"field bridge is missing":                   network(func(c map[string]any) { delete(c, "bridge") }),
 		"this plugin comes after the plugin bridge": network(func(c map[string]any) { delete(c, "prevResult") }),
+		"built without the plugin bridge":           network(func(c map[string]any) { c["ipam"] = map[string]any{"type": "host-local"} }),
 		"parse the result of the plugin before":     network(func(c map[string]any) { c["prevResult"] = map[string]any{"cniVersion": "9"} }),
 	} {
 		t.Run(want, func(t *testing.T) {

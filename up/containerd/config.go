@@ -19,7 +19,7 @@ type Config struct {
 	// Runtime is the runtime of Pods without a RuntimeClass, one of [Runtimes]; empty for the first. The others serve the RuntimeClasses
 	// whose handlers have their names.
 	Runtime string
-	// CNIBinDir holds the CNI plugins bridge, host-local, portmap and berth.
+	// CNIBinDir holds the CNI plugins berth and portmap, and for StandardPlugins bridge and host-local.
 	CNIBinDir string
 	// Root is containerd's persistent directory: images, snapshots, metadata.
 	Root string
@@ -47,6 +47,9 @@ type Config struct {
 	// AddressFilter says that the caller has installed package addressfilter's table of the bridge, so that the CNI plugin
 	// berth keeps the Pods to their own addresses.
 	AddressFilter bool
+	// StandardPlugins lets Pods of [RuntimeRunc] get their network from the programs bridge, host-local and portmap, as with other
+	// kubelets; without AddressFilter. Benchmarks compare with that.
+	StandardPlugins bool
 	// RegistryConfig is the directory of Registries. Default: certs.d in Root.
 	RegistryConfig string
 	// SystemdCgroup lets systemd make the Pods' cgroups; the CRI client must then name slices as cgroup parents.

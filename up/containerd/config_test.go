@@ -75,15 +75,35 @@ func TestWriteWithAddressFilter(t *testing.T) {
 	require.NoError(t, err)
 	var network struct {
 		Plugins []struct {
-			Type, Bridge string
-			Capabilities map[string]bool
+			Type, Bridge  string
+			AddressFilter bool
+			Capabilities  map[string]bool
 		}
 	}
 	require.NoError(t, json.Unmarshal(data, &network))
-	require.Len(t, network.Plugins, 2, "each plugin is a process more for each Pod")
-	require.Equal(t, "berth", network.Plugins[1].Type)
-	require.Equal(t, "berth0", network.Plugins[1].Bridge)
-	require.True(t, network.Plugins[1].Capabilities["portMappings"])
+	require.Len(t, network.Plugins, 1, "each plugin is a process more for each Pod")
+	require.Equal(t, "berth", network.Plugins[0].Type)
+	require.Equal(t, "berth0", network.Plugins[0].Bridge)
+	require.True(t, network.Plugins[0].AddressFilter)
+	require.True(t, network.Plugins[0].Capabilities["portMappings"])
+}
+
+// TestWriteWithStandardPlugins: the Pods of one runtime have the network of the plugins' own programs.
+func TestWriteWithStandardPlugins(t *testing.T) {
+	c := exampleConfig(shortDir(t))
+	c.StandardPlugins = true
+	require.NoError(t, c.Write())
+	text, err := os.ReadFile(c.File())
+	require.NoError(t, err)
+	dir := filepath.Join(c.CNIConfDir, "standard")
+	require.Equal(t, 1, strings.Count(string(text), `cni_conf_dir = "`+dir+`"`))
+	data, err := os.ReadFile(filepath.Join(dir, "10-berth.conflist"))
+	require.NoError(t, err)
+	var network struct{ Plugins []struct{ Type string } }
+	require.NoError(t, json.Unmarshal(data, &network))
+	require.Len(t, network.Plugins, 2)
+	require.Equal(t, "bridge", network.Plugins[0].Type)
+	require.Equal(t, "portmap", network.Plugins[1].Type)
 }
 
 func TestWriteWithoutOverlay(t *testing.T) {

@@ -2,10 +2,8 @@ package containerd
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,14 +36,7 @@ func (c Config) Write() error {
 	if err := configFile.Execute(&main, templateConfig{c}); err != nil {
 		return fmt.Errorf("write containerd's configuration: %w", err)
 	}
-	network, err := c.network()
-	if err != nil {
-		return fmt.Errorf("write the pod network's configuration: %w", err)
-	}
-	return errors.Join(
-		atomicfile.WriteVolatile(c.File(), main.Bytes(), 0o600),
-		atomicfile.WriteVolatile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network, 0o600),
-	)
+	return errors.Join(atomicfile.WriteVolatile(c.File(), main.Bytes(), 0o600), c.writeNetworks())
 }
 
 // configFile is containerd's configuration. What is not said is containerd's default; what is said has a reason.
@@ -132,6 +123,10 @@ disabled_plugins = [
       runtime_type = "io.containerd.runc.v2"
       runtime_path = {{q ($.Program ($.Shim .))}}
       sandboxer = "podsandbox"
+{{- with $.NetworkOf .}}
+      cni_conf_dir = {{q .}}
+      cni_max_conf_num = 1
+{{- end}}
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{{.}}.options]
         BinaryName = {{q ($.Program "runc")}}
         Root = {{q (printf "%s/runc" $.RunDir)}}
@@ -164,38 +159,13 @@ func (templateConfig) Runtimes() []string { return Runtimes() }
 
 func (templateConfig) Shim(runtime string) string { return ShimProgram(runtime) }
 
+// NetworkOf is for the template: the directory of the network's configuration for a runtime, empty for that of all.
+func (c templateConfig) NetworkOf(runtime string) string {
+	if c.StandardPlugins && runtime == RuntimeRunc {
+		return c.standardNetworkDir()
+	}
+	return ""
+}
+
 // templateConfig adds what only the template needs.
 type templateConfig struct{ Config }
-
-// object is a part of a JSON document.
-type object = map[string]any
-
-// addressRange is the part of host-local's configuration for one family.
-func addressRange(pods netip.Prefix, gateway netip.Addr) object {
-	return object{"subnet": pods.String(), "gateway": gateway.String(), "rangeStart": gateway.Next().String()}
-}
-
-// network is the CNI configuration: Pods on the bridge, their addresses from PodCIDR, ports of Pods on the host.
-func (c Config) network() ([]byte, error) {
-	routes := []object{{"dst": "0.0.0.0/0"}}
-	ranges := [][]object{{addressRange(c.PodCIDR, c.Gateway)}}
-	if c.PodCIDR6.IsValid() {
-		routes = append(routes, object{"dst": "::/0"})
-		ranges = append(ranges, []object{addressRange(c.PodCIDR6, c.Gateway6)})
-	}
-	bridge := object{
-		"type": "bridge", "bridge": c.Bridge, "isGateway": true, "hairpinMode": true,
-		"ipMasq": !c.ClusterMasquerade, "ipMasqBackend": c.Machine.Firewall,
-		"ipam": object{
-			"type": "host-local", "dataDir": filepath.Join(c.RunDir, "addresses"),
-			"routes": routes, "ranges": ranges,
-		},
-	}
-	ports := object{"type": "portmap", "backend": c.Machine.Firewall, "capabilities": object{"portMappings": true}}
-	if c.AddressFilter { // it runs portmap itself, for the Pods that have host ports
-		ports["type"], ports["bridge"] = "berth", c.Bridge
-	}
-	return json.MarshalIndent(object{
-		"cniVersion": "1.0.0", "name": c.Bridge, "plugins": []object{bridge, ports},
-	}, "", "  ")
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,23 +97,40 @@ func missing(site harness.Paths) string {
 	return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "containerd-shim-berth-v1", "runc", "images/pause", testbed.UpstreamProgram)
 }
 
-func setup(ctx context.Context, site harness.Paths) (*harness.Environment, error) {
-	cluster, err := testbed.StartCluster(ctx, site.Bin, site.Dir, network)
+// diskSize has the image, the volumes and the logs of all Pods of a sample, and the control plane's data.
+const diskSize = 8 << 30
+
+// setup starts a cluster on a file system of its own. Without a journal, as some machines' root file systems are, ext4 examines at each
+// creation of a file the files that were deleted in the last minutes, so that each sample would depend on those before it.
+func setup(ctx context.Context, site harness.Paths) (_ *harness.Environment, err error) {
+	dir := filepath.Join(site.Dir, "disk")
+	unmount, err := testbed.MountDisk(dir, diskSize)
 	if err != nil {
 		return nil, err
 	}
+	stop := unmount
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	cluster, err := testbed.StartCluster(ctx, site.Bin, dir, network)
+	if err != nil {
+		return nil, err
+	}
+	stop = func() error { return errors.Join(cluster.Stop(), unmount()) }
 	env, err := cluster.Env()
 	if err != nil {
-		return nil, errors.Join(err, cluster.Stop())
+		return nil, err
 	}
 	if err := addRuntimeClass(ctx, cluster); err != nil {
-		return nil, errors.Join(err, cluster.Stop())
+		return nil, err
 	}
 	version, err := runtimeVersion(ctx, cluster.Runtime)
 	if err != nil {
-		return nil, errors.Join(err, cluster.Stop())
+		return nil, err
 	}
-	return &harness.Environment{Env: env, Versions: map[string]string{"runtime": version}, Stop: cluster.Stop}, nil
+	return &harness.Environment{Env: env, Versions: map[string]string{"runtime": version}, Stop: stop}, nil
 }
 
 func addRuntimeClass(ctx context.Context, cluster *testbed.Running) error {

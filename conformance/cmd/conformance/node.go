@@ -245,7 +245,7 @@ func (o nodeOptions) programs(bin string) map[string]string {
 		programs[name] = filepath.Join(own, name)
 	}
 	for _, name := range []string{
-		"berth", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap",
+		"berth", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni/berth", "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap",
 	} {
 		programs[name] = filepath.Join(bin, name)
 	}

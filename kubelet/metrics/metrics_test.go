@@ -37,10 +37,10 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	require.Error(t, err)
 	runtimeMetrics.Observe("RunPodSandbox", time.Second, err)
 	runtimeMetrics.Observe("Version", time.Second, nil)
-	pods.SandboxStarted(true, nil)
-	pods.SandboxStarted(true, errors.New("no"))
-	pods.ContainerStarted(podutil.Init, "", nil)
-	pods.ContainerStarted(podutil.Regular, "ErrImagePull", errors.New("no"))
+	pods.SandboxStarted(&corev1.Pod{}, true, nil)
+	pods.SandboxStarted(&corev1.Pod{}, true, errors.New("no"))
+	pods.ContainerStarted(&corev1.Pod{}, podutil.Init, "", nil)
+	pods.ContainerStarted(&corev1.Pod{}, podutil.Regular, "ErrImagePull", errors.New("no"))
 	pods.PodRunning(time.Second, 2*time.Second, time.Second)
 	pods.ContainerEnded(podutil.Regular, 137, "OOMKilled")
 	pods.WorkerStarted(time.Second)
@@ -88,7 +88,8 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_runtime_operations_total": {"operation_type"}, "kubelet_runtime_operations_errors_total": {"operation_type"},
 		"kubelet_runtime_operations_duration_seconds": {"operation_type"},
 		"kubelet_run_podsandbox_duration_seconds":     {"runtime_handler"}, "kubelet_run_podsandbox_errors_total": {"runtime_handler"},
-		"kubelet_started_pods_total": {}, "kubelet_started_pods_errors_total": {}, "kubelet_pod_start_duration_seconds": {},
+		"kubelet_started_pods_total": {}, "kubelet_started_pods_errors_total": {}, "kubelet_started_user_namespaced_pods_total": {},
+		"kubelet_started_user_namespaced_pods_errors_total": {}, "kubelet_pod_start_duration_seconds": {},
 		"kubelet_started_containers_total": {"container_type"}, "kubelet_started_containers_errors_total": {"code", "container_type"},
 		"kubelet_admission_rejections_total": {"reason"}, "kubelet_running_pods": {}, "kubelet_desired_pods": {"static"},
 		"kubelet_active_pods": {"static"}, "kubelet_running_containers": {"container_state"}, "kubelet_node_name": {"node"},

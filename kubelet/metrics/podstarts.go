@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
 )
@@ -11,6 +12,7 @@ import (
 // podStarts holds the metrics of the Pods and containers that start.
 type podStarts struct {
 	pods, podErrors             prometheus.Counter
+	userPods, userPodErrors     prometheus.Counter // of Pods with user namespaces
 	containers, containerErrors *prometheus.CounterVec
 	duration, total             prometheus.Histogram
 }
@@ -22,6 +24,13 @@ func newPodStarts(registry prometheus.Registerer) *podStarts {
 		}),
 		podErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of errors when starting pods",
+		}),
+		userPods: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_total", Help: "Cumulative number of pods with user namespaces started",
+		}),
+		userPodErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_errors_total",
+			Help: "Cumulative number of errors when starting pods with user namespaces, or their containers",
 		}),
 		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers started",
@@ -40,7 +49,7 @@ func newPodStarts(registry prometheus.Registerer) *podStarts {
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 16),
 		}),
 	}
-	registry.MustRegister(s.pods, s.podErrors, s.containers, s.containerErrors, s.duration, s.total)
+	registry.MustRegister(s.pods, s.podErrors, s.userPods, s.userPodErrors, s.containers, s.containerErrors, s.duration, s.total)
 	return s
 }
 
@@ -51,7 +60,13 @@ var containerTypes = map[podutil.Kind]string{
 }
 
 // SandboxStarted implements podworker.Metrics.
-func (s *podStarts) SandboxStarted(first bool, err error) {
+func (s *podStarts) SandboxStarted(pod *corev1.Pod, first bool, err error) {
+	if podutil.HasUserNamespace(pod) {
+		s.userPods.Inc() // each attempt counts, as in the Kubernetes kubelet
+		if err != nil {
+			s.userPodErrors.Inc()
+		}
+	}
 	switch {
 	case err != nil:
 		s.podErrors.Inc()
@@ -61,8 +76,11 @@ func (s *podStarts) SandboxStarted(first bool, err error) {
 }
 
 // ContainerStarted implements podworker.Metrics.
-func (s *podStarts) ContainerStarted(kind podutil.Kind, reason string, err error) {
+func (s *podStarts) ContainerStarted(pod *corev1.Pod, kind podutil.Kind, reason string, err error) {
 	if err != nil {
+		if podutil.HasUserNamespace(pod) {
+			s.userPodErrors.Inc()
+		}
 		s.containerErrors.WithLabelValues(containerTypes[kind], reason).Inc()
 		return
 	}

@@ -39,7 +39,7 @@ type containerStart struct {
 func (s *containerStart) run(ctx context.Context) error {
 	name := s.start.Container.Name
 	id, err := s.createAndStart(ctx)
-	s.actions.deps.Metrics.ContainerStarted(s.start.Kind, startErrorReason(err), err)
+	s.actions.deps.Metrics.ContainerStarted(s.pod, s.start.Kind, startErrorReason(err), err)
 	if err != nil {
 		s.actions.reportStartError(ctx, name, err)
 		return err

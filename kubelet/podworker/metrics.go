@@ -13,10 +13,10 @@ import (
 // Metrics records what the workers do. Its methods are called by many goroutines and do not block.
 type Metrics interface {
 	// SandboxStarted records an attempt to run a Pod's sandbox; first is set for the Pod's first one.
-	SandboxStarted(first bool, err error)
+	SandboxStarted(pod *corev1.Pod, first bool, err error)
 	// ContainerStarted records an attempt to create and start a container. The reason is that of its status if the
 	// attempt failed.
-	ContainerStarted(kind podutil.Kind, reason string, err error)
+	ContainerStarted(pod *corev1.Pod, kind podutil.Kind, reason string, err error)
 	// ContainerEnded records a container that ran and has ended.
 	ContainerEnded(kind podutil.Kind, exitCode int32, reason string)
 	// PodRunning records, once for a Pod that this process has seen from its start, when it runs. own is the time since
@@ -177,10 +177,10 @@ type noMetrics struct{}
 var _ Metrics = noMetrics{}
 
 // SandboxStarted implements Metrics.
-func (noMetrics) SandboxStarted(bool, error) {}
+func (noMetrics) SandboxStarted(*corev1.Pod, bool, error) {}
 
 // ContainerStarted implements Metrics.
-func (noMetrics) ContainerStarted(podutil.Kind, string, error) {}
+func (noMetrics) ContainerStarted(*corev1.Pod, podutil.Kind, string, error) {}
 
 // PodRunning implements Metrics.
 func (noMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}

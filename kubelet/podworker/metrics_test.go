@@ -57,16 +57,16 @@ func (c *countingMetrics) withPrefix(beginning string) map[string]int {
 	return found
 }
 
-func (c *countingMetrics) SandboxStarted(bool, error)                             {}
-func (c *countingMetrics) ContainerStarted(podutil.Kind, string, error)           {}
-func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)             {}
-func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
-func (c *countingMetrics) SyncDuration(string, time.Duration)                     {}
-func (c *countingMetrics) OrphanedPod()                                           {}
-func (c *countingMetrics) ResizeInfeasible(detail string)                         { c.count("infeasible", detail) }
-func (c *countingMetrics) Evicted(signal string)                                  { c.count("evicted", signal) }
-func (c *countingMetrics) Preempted(resource string)                              { c.count("preempted", resource) }
-func (c *countingMetrics) Restarted(static bool)                                  { c.count("restarted", static) }
+func (c *countingMetrics) SandboxStarted(*corev1.Pod, bool, error)                   {}
+func (c *countingMetrics) ContainerStarted(*corev1.Pod, podutil.Kind, string, error) {}
+func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)                {}
+func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration)    {}
+func (c *countingMetrics) SyncDuration(string, time.Duration)                        {}
+func (c *countingMetrics) OrphanedPod()                                              {}
+func (c *countingMetrics) ResizeInfeasible(detail string)                            { c.count("infeasible", detail) }
+func (c *countingMetrics) Evicted(signal string)                                     { c.count("evicted", signal) }
+func (c *countingMetrics) Preempted(resource string)                                 { c.count("preempted", resource) }
+func (c *countingMetrics) Restarted(static bool)                                     { c.count("restarted", static) }
 func (c *countingMetrics) ResizeRequested(what, requirement, operation string) {
 	c.count("asked", what, requirement, operation)
 }

@@ -128,7 +128,7 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	defer w.busy.Add(-1)
 	resp, err := w.m.deps.Runtime.RunPodSandbox(ctx,
 		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-	w.m.deps.Metrics.SandboxStarted(actions.Attempt == 0, err)
+	w.m.deps.Metrics.SandboxStarted(pod, actions.Attempt == 0, err)
 	if err != nil {
 		return "", nil, timeline.WithReason(fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err),
 			"FailedCreatePodSandBox", "the container runtime's message above names what failed: the pod network (CNI) or the runtime itself")

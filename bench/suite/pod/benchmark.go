@@ -39,7 +39,9 @@ func Benchmark() harness.Benchmark {
 			" provisioner. The *CRI floor* is RunPodSandbox, CreateContainer and StartContainer, and StopContainer," +
 			" StopPodSandbox and RemovePodSandbox, called directly for the same container, without volumes;" +
 			" its sandbox has the seccomp profile that Kubernetes asks for every sandbox, RuntimeDefault. Berth's Pods have its own shim," +
-			" unless the column says runc; upstream's and those of the floor have containerd's, which runs runc. *CPU of the machine* is that of all processes, in a run on a machine" +
+			" unless the column says runc, and Berth's CNI plugin; the others have containerd's, which runs runc, and the CNI plugins bridge," +
+			" host-local and portmap as programs, which is how they run elsewhere. All files are on a file system of the benchmark's own," +
+			" an ext4 with a journal, and containerd's state on a tmpfs, as /run is with systemd. *CPU of the machine* is that of all processes, in a run on a machine" +
 			" where nothing else runs.",
 		Missing: missing,
 		Setup:   setup,

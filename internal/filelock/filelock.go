@@ -32,11 +32,20 @@ func (e *HeldError) Holder() string {
 // Acquire opens the file, creates it if it is missing, and locks it until the caller closes it. It does not wait: the error
 // is a *HeldError if another process has the lock.
 func Acquire(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
+		return nil, err
 	}
 	return lockOrClose(file)
+}
+
+// open opens the file of a lock, and creates it if it is missing.
+func open(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	return file, nil
 }
 
 // AcquireDir is Acquire for a directory, which must exist.

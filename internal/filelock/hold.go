@@ -54,9 +54,9 @@ func Hold(ctx context.Context, clock clock.WithTicker, path string, exitOnConten
 // Wait opens the file, creates it if it is missing, and waits until it has the lock or ctx ends. The caller releases the lock
 // by closing the file.
 func Wait(ctx context.Context, clock clock.WithTicker, path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open lock file: %w", err)
+		return nil, err
 	}
 	if err := waitFor(ctx, clock, file); err != nil {
 		return nil, errors.Join(err, file.Close())

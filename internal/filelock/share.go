@@ -62,9 +62,9 @@ func FirstOf(ctx context.Context, paths []string) (*os.File, error) {
 
 // lock opens the file, creates it if it is missing, and waits for the lock.
 func lock(path string, how int) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open lock file: %w", err)
+		return nil, err
 	}
 	for {
 		err = unix.Flock(int(file.Fd()), how)

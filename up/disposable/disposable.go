@@ -132,7 +132,7 @@ func StartFrom(ctx context.Context, config Config, base []string) (*Cluster, err
 	}
 	defer turn.stop()
 	process, err := startProcess(config.Berth, config.arguments(files.data(), base), func(line string) {
-		if saysNodeReady(line) {
+		if SaysNodeReady(line) {
 			turn.end()
 		}
 		config.report(line)

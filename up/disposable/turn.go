@@ -63,8 +63,8 @@ func (t *turn) stop() {
 	t.end()
 }
 
-// saysNodeReady reports whether `berth up` says by a line that the Node is ready.
-func saysNodeReady(line string) bool {
+// SaysNodeReady reports whether `berth up` says by a line, which Config.OnLine gets, that the Node is ready.
+func SaysNodeReady(line string) bool {
 	words := strings.Fields(line)
 	return len(words) > 2 && words[0] == "node" && words[2] == "ready"
 }

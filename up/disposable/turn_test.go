@@ -47,7 +47,7 @@ func TestTurns(t *testing.T) {
 }
 
 func TestSaysNodeReady(t *testing.T) {
-	require.True(t, saysNodeReady("  node node                 ready      0.6 s"))
-	require.False(t, saysNodeReady("  control plane   ready   0.5 s"))
-	require.False(t, saysNodeReady("node is"))
+	require.True(t, SaysNodeReady("  node node                 ready      0.6 s"))
+	require.False(t, SaysNodeReady("  control plane   ready   0.5 s"))
+	require.False(t, SaysNodeReady("node is"))
 }

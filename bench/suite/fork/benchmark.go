@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,7 +91,7 @@ func timed(ctx context.Context, config disposable.Config, start starter) (s star
 	began := time.Now()
 	ready := make(chan float64, 1)
 	config.OnLine = func(line string) {
-		if words := strings.Fields(line); len(words) > 2 && words[0] == "node" && words[2] == "ready" {
+		if disposable.SaysNodeReady(line) {
 			select {
 			case ready <- time.Since(began).Seconds():
 			default:

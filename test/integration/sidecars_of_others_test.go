@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestSidecarsOfOthers has Kubernetes' own sidecars do all for csi.berth.dev that berth's parts do: external-provisioner, -attacher, -resizer
@@ -74,22 +77,23 @@ const nodeDriver = "node.berth.dev"
 
 // TestNodeDeployment runs a driver with a controller service on each of two nodes, and beside each the provisioner of its node alone. A
 // claim gets its disk from the driver of the node that its Pod is scheduled to, or, if its class binds at once, of either of them; and only
-// that one deletes it.
+// that one deletes it. The scheduler, with the feature gate StorageCapacityScoring, prefers the node whose driver has more space.
 func TestNodeDeployment(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.up("--unsafe-no-fsync")
+	c.up("--unsafe-no-fsync", "--feature-gates", "StorageCapacityScoring=true")
 	importShell(t, c)
 	admin := filepath.Join(c.dataDir, "admin.kubeconfig")
 	root, logs, socket := c.startDiskDriver(nodeDriver)
 	roots := map[string]string{homeNode: root}
 	provisioner := func(node, socket string) []string {
 		return []string{"env", "NODE_NAME=" + node, c.berth, "csi-provisioner", "--kubeconfig", admin, "--csi-address", socket, "--node-deployment",
-			"--node-deployment-base-delay", "1s", "-v", "4"}
+			"--node-deployment-base-delay", "1s", "--enable-capacity", "-v", "4"}
 	}
 	c.startBeside(filepath.Join(logs, "provisioner"), provisioner(homeNode, socket)...)
 	m := newMachine(t, c, 1)
 	roots[m.name] = filepath.Join(m.dir, "disks")
+	smallDisk(t, roots[m.name], 100<<20)
 	t.Cleanup(func() { freeDisks(roots[m.name]) })
 	second := filepath.Join(m.run, "csi.sock")
 	m.start(func(m *machine) []string {
@@ -100,7 +104,8 @@ func TestNodeDeployment(t *testing.T) {
 	c.waitNode(m.name, "ready", nodeReady)
 	c.waitRegistered(m.name, nodeDriver)
 	c.startBeside(filepath.Join(logs, "second"), provisioner(m.name, second)...)
-	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + nodeDriver + `"}, "spec": {"attachRequired": false}}`)
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + nodeDriver + `"},
+		"spec": {"attachRequired": false, "storageCapacity": true}}`)
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "node"}, "provisioner": "` + nodeDriver + `",
 		"volumeBindingMode": "WaitForFirstConsumer", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "at-once"}, "provisioner": "` + nodeDriver + `",
@@ -137,9 +142,49 @@ func TestNodeDeployment(t *testing.T) {
 	c.mustRun("kubectl", "delete", "pod,pvc", "at-once", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	require.Empty(t, append(disks(homeNode), disks(m.name)...))
+
+	c.checkCapacityScoring(t, func() (home, second int) { return len(disks(homeNode)), len(disks(m.name)) })
 	for _, log := range []string{"provisioner", "second"} {
 		printed, err := os.ReadFile(filepath.Join(logs, log))
 		require.NoError(t, err)
 		require.NotContains(t, string(printed), "forbidden")
 	}
+}
+
+// checkCapacityScoring starts Pods with a disk each one after the other. The scheduler spreads Pods over nodes, but by far the most space
+// is on the cluster's own node, which has to get them all.
+func (c *cluster) checkCapacityScoring(t *testing.T, disks func() (home, second int)) {
+	t.Helper()
+	require.NoError(t, c.poll(func(ctx context.Context) bool {
+		published, err := c.client().StorageV1().CSIStorageCapacities("").List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		of := map[string]bool{}
+		for _, one := range published.Items {
+			if one.StorageClassName == "node" && !one.Capacity.IsZero() {
+				of[one.Namespace+one.Name] = true
+			}
+		}
+		return len(of) == 2
+	}))
+	const pods = 6
+	for i := range pods {
+		name := fmt.Sprint("scored-", i)
+		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {"storageClassName": "node",
+			"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`, name))
+		c.apply(podManifest(name, shell("exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
+			fmt.Sprintf(`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}]`, name)))
+		c.waitPod("name="+name, "ready", isReady)
+	}
+	home, second := disks()
+	require.Equal(t, [2]int{pods, 0}, [2]int{home, second}, "disks of the two nodes")
+	c.mustRun("kubectl", "delete", "pod,pvc", "--all", "--grace-period=1", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+}
+
+// smallDisk mounts a file system of this size in memory until the test ends.
+func smallDisk(t testing.TB, dir string, bytes int) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, unix.Mount("berth-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", bytes)))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }) // the driver may still run
 }

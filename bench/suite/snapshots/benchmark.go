@@ -16,9 +16,9 @@ const (
 	plainCopy = "copied and synced"
 
 	size = 10 << 30 // of the volume, all of it written
-	// needed is what the largest case needs: the volume, a snapshot and a copy, and some for the file system.
-	needed   = 3*size + 4<<30
-	diskSize = needed + 2<<30 // it is sparse
+	// needed is what the largest case needs: a volume and one copy of it, and some for the file system.
+	needed   = 2*size + 3<<30
+	diskSize = needed
 
 	snapshotted = "snapshot"
 	restored    = "restore"

@@ -60,34 +60,46 @@ func (c *caller) measure(ctx context.Context, sample *harness.Sample) error {
 	if err := fill(ctx, image); err != nil {
 		return err
 	}
+	if err := c.measureClone(ctx, sample, volume); err != nil {
+		return err
+	}
+	if err := forgetPath(image); err != nil {
+		return err
+	}
 	began := time.Now()
 	taken, err := c.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: volume}, grpc.WaitForReady(true))
 	if err != nil {
 		return fmt.Errorf("take a snapshot: %w", err)
 	}
 	sample.Set(snapshotted, c.units(time.Since(began)))
+	// The snapshot does not need its volume, and the disk has no space for a third copy.
+	if _, err := c.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volume}); err != nil {
+		return fmt.Errorf("delete the volume: %w", err)
+	}
 	snapshot := taken.GetSnapshot().GetSnapshotId()
 	if err := forgetPath(filepath.Join(c.root, "snapshots", snapshot, "disk.img")); err != nil {
 		return err
 	}
-	took, copied, err := c.create(ctx, "restored", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+	took, _, err := c.create(ctx, "restored", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot}}})
 	if err != nil {
 		return err
 	}
 	sample.Set(restored, c.units(took))
-	if _, err := c.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: copied}); err != nil {
-		return err
-	}
-	if err := forgetPath(image); err != nil {
-		return err
-	}
-	took, _, err = c.create(ctx, "cloned", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+	return nil
+}
+
+// measureClone measures a clone of the volume and deletes it.
+func (c *caller) measureClone(ctx context.Context, sample *harness.Sample, volume string) error {
+	took, clone, err := c.create(ctx, "cloned", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: volume}}})
 	if err != nil {
 		return err
 	}
 	sample.Set(cloned, c.units(took))
+	if _, err := c.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: clone}); err != nil {
+		return fmt.Errorf("delete the clone: %w", err)
+	}
 	return nil
 }
 

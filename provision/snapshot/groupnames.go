@@ -78,6 +78,12 @@ func GroupOf(s *api.VolumeSnapshot) *metav1.OwnerReference {
 	return nil
 }
 
+// BoundByGroup reports whether the controller of groups binds a VolumeSnapshot to its content: it is a member of a group that is taken. A
+// user makes the members of a group that exists already, each with the content of a snapshot that exists already.
+func BoundByGroup(s *api.VolumeSnapshot) bool {
+	return GroupOf(s) != nil && s.Spec.Source.ContentName == nil
+}
+
 // IsMember reports whether the snapshot of a content is taken and deleted with a group.
 func IsMember(content *api.VolumeSnapshotContent) bool {
 	return content.Annotations[AnnGroupHandle] != "" || content.Status != nil && content.Status.GroupHandle != nil

@@ -189,7 +189,7 @@ func TestGroupSnapshot(t *testing.T) {
 	})
 }
 
-// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later.
+// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later, whose members a user makes. They end with it.
 func TestGroupSnapshotThatIsKept(t *testing.T) {
 	c := startGroups(t, api.Retain, labelled("data", corev1.ClaimBound), volume("data"))
 	c.group(t, ofDB)
@@ -209,6 +209,26 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	content, err := c.VolumeGroupSnapshotContents().Get(t.Context(), "kept", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.True(t, slices.Contains(content.Finalizers, snapshot.FinalizerGroupContent))
+
+	_, err = c.VolumeSnapshotContents().Create(t.Context(), &api.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "kept-data"},
+		Spec: api.VolumeSnapshotContentSpec{
+			Driver: driverName, DeletionPolicy: api.Retain, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "of-user"},
+			Source: api.VolumeSnapshotContentSource{SnapshotHandle: ptr.To("snapshot-of-handle-data")},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = c.VolumeSnapshots("ns").Create(t.Context(), &api.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "of-user", Namespace: "ns", UID: "uid-of-user", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: groupapi.GroupVersion.String(), Kind: groupapi.KindGroup, Name: "g", UID: "uid-g"}}},
+		Spec: api.VolumeSnapshotSpec{Source: api.VolumeSnapshotSource{ContentName: ptr.To("kept-data")}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	c.wait(t, "of-user", snapshot.IsReady)
+	members, err := c.VolumeSnapshots("ns").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, members.Items, 1, "the user's is the only one")
+	c.removeGroup(t)
 	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
 }
 

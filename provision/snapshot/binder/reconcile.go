@@ -17,8 +17,8 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, s *api.VolumeS
 	if err != nil {
 		return err
 	}
-	if snapshot.GroupOf(s) != nil && (s.Status == nil || s.Status.BoundContentName == nil) {
-		return nil // the controller of the group binds it
+	if snapshot.BoundByGroup(s) && (s.Status == nil || s.Status.BoundContentName == nil) {
+		return nil // it is not bound yet
 	}
 	content, err := b.contentOf(ctx, s)
 	if err != nil {
@@ -48,7 +48,7 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, s *api.VolumeS
 func (b *Binder) contentOf(ctx context.Context, s *api.VolumeSnapshot) (*api.VolumeSnapshotContent, error) {
 	name, static := snapshot.ContentName(s.UID), false
 	switch source := s.Spec.Source; {
-	case snapshot.GroupOf(s) != nil:
+	case snapshot.BoundByGroup(s):
 		name = *s.Status.BoundContentName
 	case source.ContentName != nil && source.ClaimName == nil:
 		name, static = *source.ContentName, true

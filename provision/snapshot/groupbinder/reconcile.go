@@ -35,8 +35,10 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, group *groupap
 			return err
 		}
 	}
-	if err := b.createMembers(ctx, group, content); err != nil {
-		return err
+	if group.Spec.Source.ContentName == nil { // the members of a group that exists already are the user's
+		if err := b.createMembers(ctx, group, content); err != nil {
+			return err
+		}
 	}
 	return b.copyStatus(ctx, group, content)
 }

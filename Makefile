@@ -219,6 +219,12 @@ vm-kubeadm: build ## build a cluster of two virtual machines with kubeadm and ou
 conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" MOCK="$(MOCK)" exec ./conformance/run.sh $(ARGS)
 
+.PHONY: conformance-machine
+conformance-machine: build ## run upstream's storage specs that stop the kubelet in a virtual machine: DRIVER=berth-loop FOCUS=… (root; an hour without KVM)
+	@./hack/install.sh $(VM_PACKAGES)
+	@cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run-machine.sh $(ARGS)
+
 .PHONY: conformance-all
 conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; 35 minutes)
 	@ALL=1 PARALLEL="$(PARALLEL)" exec ./conformance/run.sh $(ARGS)

@@ -10,30 +10,33 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/stubimages"
 )
 
-// runImages is `conformance images`: it writes the images that kubeadm names, and those of the suite's programs that a
-// cluster of kubeadm is tried with, as one OCI layout.
+// runImages is `conformance images`: it writes all stub images as an OCI layout, or, with --programs, the images that kubeadm names and
+// those of the suite's programs that a cluster of kubeadm is tried with.
 func runImages(args []string) error {
 	flags := flag.NewFlagSet("conformance images", flag.ContinueOnError)
 	bin := flags.String("bin-dir", "", "the directory of make build, with conformance/ of build.sh in it")
-	programs := flags.String("programs", "", "directory with the control plane's programs")
+	programs := flags.String("programs", "", "directory with the control plane's programs, for the images of kubeadm, whose names are the arguments")
 	out := flags.String("out", "", "directory of the OCI layout; it is replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *bin == "" || *programs == "" || *out == "" || flags.NArg() == 0 {
-		return errors.New("images: --bin-dir, --programs and --out are required, and the images' names; build-kubeadm.sh gives them")
-	}
-	images, err := kubeadmimages.Sources{
-		Programs: *programs, DNS: filepath.Join(*bin, "conformance", "programs", "coredns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
-	}.Images(flags.Args())
-	if err != nil {
-		return err
+	if *bin == "" || *out == "" || (*programs == "") != (flags.NArg() == 0) {
+		return errors.New("images: --bin-dir and --out are required, and --programs together with the images' names; build-kubeadm.sh gives them")
 	}
 	sources, err := stubSources(*bin)
 	if err != nil {
 		return err
 	}
 	stubs, err := sources.Images()
+	if err != nil {
+		return err
+	}
+	if *programs == "" {
+		return oci.Write(*out, stubs)
+	}
+	images, err := kubeadmimages.Sources{
+		Programs: *programs, DNS: filepath.Join(*bin, "conformance", "programs", "coredns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
+	}.Images(flags.Args())
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,9 @@ type options struct {
 	secondNode                    string
 	nodeNetwork                   netip.Prefix
 	conformance, resume, oneNode  bool
-	timeout                       time.Duration
+	kubeletService                bool
+	images                        string
+	timeout, startTimeout         time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
 	kill <-chan struct{}
@@ -60,8 +62,12 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.secondNode, "second-node", "berth-conf-2",
 		"the name of the second node, of its network namespace and of this machine's interface to it; 15 characters at most")
 	flags.BoolVar(&o.oneNode, "one-node", false, "have no second node: for drivers in Pods, which need /var/lib/kubelet to be that of their own node")
+	flags.BoolVar(&o.kubeletService, "kubelet-service", false,
+		"make the node's kubelet the systemd service \"kubelet\", which disruptive specs stop over SSH (KUBE_SSH_USER, KUBE_SSH_KEY_PATH); needs --one-node")
+	flags.StringVar(&o.images, "images", "", "an OCI layout of the stub images, made by \"conformance images\" (default: it is made in --out)")
 	flags.TextVar(&o.nodeNetwork, "node-network", netip.MustParsePrefix("10.97.0.0/30"), "the network of this machine and the second node")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "time limit of the suite")
+	flags.DurationVar(&o.startTimeout, "start-timeout", 3*time.Minute, "time limit of the cluster's start, and of its stop")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
 	}
@@ -74,6 +80,8 @@ func parse(args []string) (options, error) {
 		return options{}, errors.New("--focus, --list and --conformance exclude each other")
 	case o.resume && o.focus != "":
 		return options{}, errors.New("--resume needs a list: omit --focus")
+	case o.kubeletService && !o.oneNode:
+		return options{}, errors.New("--kubelet-service needs --one-node")
 	case o.attempts < 1:
 		return options{}, fmt.Errorf("--attempts %d: at least one attempt is needed", o.attempts)
 	case o.parallel < 1:

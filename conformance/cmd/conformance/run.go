@@ -26,9 +26,6 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
-// clusterTimeout bounds the start and the stop of the cluster.
-const clusterTimeout = 3 * time.Minute
-
 // run starts a cluster, runs the suite and writes the report. Its error makes the command fail.
 func run(ctx context.Context, o options) (err error) {
 	expected, err := o.specs()
@@ -43,9 +40,11 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	layout, err := assemble(bin, out)
-	if err != nil {
-		return err
+	layout := oci.Open(o.images)
+	if o.images == "" {
+		if layout, err = assemble(bin, out); err != nil {
+			return err
+		}
 	}
 	stop, running, err := start(ctx, o, layout, bin, out)
 	defer func() { err = errors.Join(err, stop()) }()
@@ -122,8 +121,8 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 	logf("starting a cluster in %s", o.dataDir)
 	first, err := cluster.Start(ctx, cluster.Config{
 		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR, APIAddress: link.Host.String(),
-		Runtime: o.runtime,
-		Log:     filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
+		Runtime: o.runtime, KubeletService: o.kubeletService,
+		Log: filepath.Join(out, "berth.log"), Timeout: o.startTimeout,
 	})
 	if err != nil {
 		return stop, machines{}, err

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +25,8 @@ type Config struct {
 	APIAddress string
 	// Runtime is the runtime of the nodes' Pods; empty for berth's default.
 	Runtime string
+	// KubeletService makes the kubelet the systemd service "kubelet", which specs can stop; else berth runs it.
+	KubeletService bool
 	// Log is the file that takes what berth prints.
 	Log string
 	// Timeout bounds the start and the stop.
@@ -52,12 +55,31 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if config.APIAddress != "" {
 		argv = append(argv, "--api-address", config.APIAddress)
 	}
+	if config.KubeletService {
+		argv = append(argv, "--without", "kubelet")
+		if err := config.startKubeletService(ctx); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	c.process, err = startProcess(ctx, "cluster", config.Log, config.Timeout, argv...)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, config.stopKubelet(ctx))
 	}
 	return c, nil
+}
+
+// Stop stops the cluster.
+func (c *Cluster) Stop() error {
+	return errors.Join(c.config.stopKubelet(context.Background()), c.process.Stop())
+}
+
+// stopKubelet stops the kubelet if it is a service.
+func (c Config) stopKubelet(ctx context.Context) error {
+	if !c.KubeletService {
+		return nil
+	}
+	return stopKubeletService(context.WithoutCancel(ctx))
 }
 
 func (c Config) runtimeFlag() []string {

@@ -12,4 +12,4 @@ ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/suite
 cat /root/.ssh/suite.pub >> /root/.ssh/authorized_keys
 export KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=/root/.ssh/suite
 exec "$here/bin/conformance/conformance" --bin-dir "$here/bin" --images "$here/images" --data-dir $data/cluster --out $out --report $out/report.md \
-	--one-node --kubelet-service --start-timeout 20m --timeout 8h "$@"
+	--one-node --kubelet-root-dir /var/lib/kubelet --kubelet-service --start-timeout 20m --timeout 8h "$@"

@@ -23,7 +23,8 @@ if [ -n "${DRIVER:-}" ]; then
 fi
 if [ -n "${MOCK:-}" ]; then
 	report=$here/csi-mock.md FOCUS=${FOCUS:-'CSI Mock'}
-	set -- --one-node "$@"
+	# The manifests of these drivers have it there.
+	set -- --one-node --kubelet-root-dir /var/lib/kubelet "$@"
 fi
 if [ -n "${ALL:-}" ]; then
 	report=$here/all.md

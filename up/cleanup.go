@@ -119,8 +119,18 @@ func (l Layout) Reset(ctx context.Context) error {
 	if _, err := stopStale(ctx, l.RunDir); err != nil {
 		return err
 	}
-	if err := l.cleanup(ctx); err != nil {
+	// The directory of its kubelet may be elsewhere, and not where this start is to have it.
+	former := l
+	if saved, err := readState(l.statePath()); err == nil { // a damaged state does not name it
+		former.KubeletRoot = saved.KubeletRoot
+	}
+	if err := former.cleanup(ctx); err != nil {
 		return err
+	}
+	if former.KubeletRoot != "" {
+		if err := removal.Tree(former.KubeletRoot); err != nil {
+			return err
+		}
 	}
 	return removal.Tree(l.DataDir)
 }

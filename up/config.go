@@ -73,6 +73,9 @@ type Config struct {
 	// ResolvConf names the name servers for names of the outside. Default: /etc/resolv.conf, and for Pods the servers behind
 	// the stub of systemd-resolved. It may be relative; Complete makes it absolute.
 	ResolvConf string
+	// KubeletRoot is the directory of Pods' files and volumes, which no other kubelet may use. Drivers of volumes that run in Pods mostly
+	// expect /var/lib/kubelet. Empty: it is below DataDir.
+	KubeletRoot string
 	// RegistryConfig is the directory with the mirrors and certificates of registries, as containerd's certs.d: below it, a
 	// directory for each registry has a file hosts.toml. Default: DefaultRegistryConfig if that exists and
 	// containerd/certs.d in DataDir does not, else the latter, which may come later. It may be relative; Complete makes it absolute.
@@ -118,6 +121,11 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("--data-dir %q: %w", c.DataDir, err)
 	}
 	c.DataDir = dir
+	if c.KubeletRoot != "" {
+		if c.KubeletRoot, err = realPath(c.KubeletRoot); err != nil {
+			return c, fmt.Errorf("--kubelet-root-dir %q: %w", c.KubeletRoot, err)
+		}
+	}
 	if c.CertificateLifetime != 0 && c.CertificateLifetime < minCertificateLifetime {
 		return c, fmt.Errorf("--certificate-lifetime %v: want %v or more", c.CertificateLifetime, minCertificateLifetime)
 	}
@@ -232,6 +240,14 @@ func (c Config) validatePaths() error {
 	if info, err := os.Stat(c.DataDir); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
 		errs = append(errs, fmt.Errorf("--data-dir %s: it is a file, or below a file: name a directory", c.DataDir))
 	}
+	if c.KubeletRoot != "" {
+		if info, err := os.Stat(c.KubeletRoot); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
+			errs = append(errs, fmt.Errorf("--kubelet-root-dir %s: it is a file, or below a file: name a directory", c.KubeletRoot))
+		}
+		if isBelow(c.DataDir, c.KubeletRoot) || isBelow(c.KubeletRoot, c.DataDir) {
+			errs = append(errs, fmt.Errorf("--kubelet-root-dir %s and --data-dir %s: one is in the other: choose directories apart", c.KubeletRoot, c.DataDir))
+		}
+	}
 	if c.ResolvConf != "" {
 		if _, err := os.Stat(c.ResolvConf); err != nil {
 			errs = append(errs, fmt.Errorf("--resolv-conf: create the file first, or correct the path: %w", err))
@@ -255,6 +271,12 @@ func (c Config) validatePaths() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isBelow reports whether the path is the directory or below it.
+func isBelow(path, dir string) bool {
+	relative, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(relative)
 }
 
 // FreePort returns a free loopback port outside of the range of ephemeral ports: no outgoing connection can occupy it
@@ -361,7 +383,12 @@ func (l Layout) Kubeconfig(part string) string {
 func (l Layout) PKI(name string) string { return filepath.Join(l.DataDir, "pki", name) }
 
 // KubeletDir is the kubelet's root: Pods' directories and volumes.
-func (l Layout) KubeletDir() string { return filepath.Join(l.DataDir, "kubelet") }
+func (l Layout) KubeletDir() string {
+	if l.KubeletRoot != "" {
+		return l.KubeletRoot
+	}
+	return filepath.Join(l.DataDir, "kubelet")
+}
 
 // PodLogsDir holds the containers' logs.
 func (l Layout) PodLogsDir() string { return filepath.Join(l.DataDir, "log", "pods") }

@@ -228,7 +228,7 @@ func (r *Leftover) Remove(ctx context.Context) error {
 	}
 	l.DataDir = r.DataDir
 	if saved, err := readState(l.statePath()); err == nil { // without it the routes and addresses of the range stay
-		l.PodCIDR, l.LoadBalancerCIDR = saved.PodCIDR, saved.LoadBalancerCIDR
+		l.PodCIDR, l.LoadBalancerCIDR, l.KubeletRoot = saved.PodCIDR, saved.LoadBalancerCIDR, saved.KubeletRoot
 	}
 	lock, err := l.lock(ctx)
 	if err != nil {

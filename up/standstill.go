@@ -57,6 +57,10 @@ func (l Layout) CheckSavable() (running bool, err error) {
 	if saved.Server != "" {
 		return false, fmt.Errorf("--data-dir %s is of a node that has joined the cluster at %s: save the cluster on its first machine", l.DataDir, saved.Server)
 	}
+	if saved.KubeletRoot != "" {
+		return false, fmt.Errorf("the cluster in %s has its Pods' files in --kubelet-root-dir %s, which a copy of the data directory would not have: "+
+			"save a cluster that was created without the flag", l.DataDir, saved.KubeletRoot)
+	}
 	lock, err := filelock.Acquire(filepath.Join(l.DataDir, lockName))
 	if errors.As(err, new(*filelock.HeldError)) {
 		return true, nil

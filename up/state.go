@@ -30,6 +30,7 @@ type state struct {
 	PodCIDR     string `json:"podCIDR"`
 	ServiceCIDR string `json:"serviceCIDR"`
 	APIPort     int    `json:"apiPort"`
+	KubeletRoot string `json:"kubeletRoot,omitempty"`
 	// These may change.
 	APIAddress       string `json:"apiAddress,omitempty"`
 	LoadBalancerCIDR string `json:"loadBalancerCIDR,omitempty"`
@@ -99,6 +100,9 @@ func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	if !given("service-cidr") {
 		c.ServiceCIDR = saved.ServiceCIDR
 	}
+	if !given("kubelet-root-dir") {
+		c.KubeletRoot = saved.KubeletRoot
+	}
 	if !given("api-port") || c.APIPort == 0 {
 		c.APIPort = saved.APIPort
 	}
@@ -157,6 +161,9 @@ func (l Layout) saveState() error {
 			return fmt.Errorf("--data-dir %s contains %q but no cluster.json: it was not created by berth, or not completely; "+
 				"choose another directory, or delete it", l.DataDir, foreign)
 		}
+		if err := l.checkKubeletRoot(); err != nil {
+			return err
+		}
 	case err != nil:
 		return err
 	default:
@@ -171,15 +178,16 @@ func (l Layout) saveState() error {
 			{"node-name", saved.NodeName, l.NodeName},
 			{"pod-cidr", saved.PodCIDR, l.PodCIDR},
 			{"service-cidr", saved.ServiceCIDR, l.ServiceCIDR},
+			{"kubelet-root-dir", saved.KubeletRoot, l.KubeletRoot},
 		} {
 			if fixed.was != fixed.now {
-				return fmt.Errorf("the cluster in %s was created with --%s %s, which cannot change to %s: omit the flag, or "+
+				return fmt.Errorf("the cluster in %s was created with --%s %q, which cannot change to %q: omit the flag, or "+
 					"start over with --reset", l.DataDir, fixed.flag, fixed.was, fixed.now)
 			}
 		}
 	}
 	now := state{
-		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort,
+		Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR, ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort, KubeletRoot: l.KubeletRoot,
 		APIAddress: l.APIAddress, LoadBalancerCIDR: l.LoadBalancerCIDR, Server: l.Server, Isolated: l.Isolated,
 		Hardened: l.Hardened, PagePort: l.PagePort, Berth: version.Berth, Kubernetes: version.Kubernetes,
 	}
@@ -187,6 +195,25 @@ func (l Layout) saveState() error {
 		now.Pods = networks{l.Pods, l.Pods6}.String()
 	}
 	return now.write(l.statePath())
+}
+
+// checkKubeletRoot returns an error if a kubelet uses, or used, the directory that a new cluster is to use.
+func (l Layout) checkKubeletRoot() error {
+	if l.KubeletRoot == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(l.KubeletRoot)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--kubelet-root-dir: %w", err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("--kubelet-root-dir %s contains %q: it is of another kubelet or cluster; choose another directory, or delete it", l.KubeletRoot,
+			entries[0].Name())
+	}
+	return nil
 }
 
 // describeOwner says what a data directory is of.

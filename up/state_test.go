@@ -105,6 +105,36 @@ func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	require.NoError(t, l.saveState())
 }
 
+// TestKubeletRootIsTheClustersAlone has the files of Pods outside of the data directory: remembered, fixed, and deleted with the cluster.
+func TestKubeletRootIsTheClustersAlone(t *testing.T) {
+	l := testLayout(t)
+	l.KubeletRoot = filepath.Join(t.TempDir(), "kubelet")
+	require.Equal(t, l.KubeletRoot, l.KubeletDir())
+	require.NoError(t, os.MkdirAll(filepath.Join(l.KubeletRoot, "pods"), 0o700))
+	require.ErrorContains(t, l.saveState(), `contains "pods": it is of another kubelet or cluster`)
+	require.NoError(t, os.Remove(filepath.Join(l.KubeletRoot, "pods")))
+	require.NoError(t, l.saveState())
+	require.NoError(t, os.Mkdir(filepath.Join(l.KubeletRoot, "pods"), 0o700))
+	require.NoError(t, l.saveState(), "at the next start its own files are there")
+
+	again, err := ApplySavedState(Config{DataDir: l.DataDir}, func(string) bool { return false })
+	require.NoError(t, err)
+	require.Equal(t, l.KubeletRoot, again.KubeletRoot)
+	moved := l
+	moved.KubeletRoot = ""
+	require.ErrorContains(t, moved.saveState(), "created with --kubelet-root-dir")
+	_, err = l.CheckSavable()
+	require.ErrorContains(t, err, "a copy of the data directory would not have")
+
+	require.NoError(t, moved.Reset(t.Context()))
+	require.NoDirExists(t, l.KubeletRoot)
+	require.NoDirExists(t, l.DataDir)
+	for _, root := range []string{l.DataDir, filepath.Dir(l.DataDir), filepath.Join(l.DataDir, "files")} {
+		_, err = Config{DataDir: l.DataDir, KubeletRoot: root, BinDir: l.BinDir}.Complete()
+		require.ErrorContains(t, err, "one is in the other", root)
+	}
+}
+
 func TestAFailedFirstStartKeepsNoFlags(t *testing.T) {
 	l := testLayout(t)
 	require.False(t, l.isInitialized())

@@ -39,6 +39,9 @@ func otherValue(t *testing.T, flag *pflag.Flag, dir string) string {
 		require.NoError(t, os.WriteFile(path, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o600))
 		return path
 	}
+	if flag.Name == "kubelet-root-dir" {
+		return dir + "-kubelet" // apart from --data-dir
+	}
 	if flag.Value.Type() == "string" && (strings.HasSuffix(flag.Name, "-dir") || strings.HasSuffix(flag.Name, "-path") || flag.Name == "resolv-conf" ||
 		flag.Name == "registry-config" || flag.Name == "snapshots" || flag.Name == "start-lock") {
 		return dir

@@ -186,6 +186,8 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&config.ResolvConf, "resolv-conf", "", "`file` that names the name servers for names of the outside (default: /etc/resolv.conf)")
 	flags.StringVar(&config.RegistryConfig, "registry-config", "", "`directory` with mirrors and certificates of registries: NAME/hosts.toml for each, as containerd's certs.d\n"+
 		"(default: "+up.DefaultRegistryConfig+" if that exists and containerd/certs.d in the data directory does not, else the latter)")
+	flags.StringVar(&config.KubeletRoot, "kubelet-root-dir", "", "`directory` of Pods' files and volumes, remembered: /var/lib/kubelet for drivers and agents in Pods whose manifests\n"+
+		"expect it there (default: kubelet in the data directory)")
 	flags.StringVar(&config.KubeletConfig, "kubelet-config", "", kubeletConfigUsage)
 	flags.StringVar(&config.Runtime, "runtime", containerd.Runtimes()[0], runtimeUsage())
 	flags.BoolVar(&config.SeccompDefault, "seccomp-default", true, seccompDefaultUsage+";\nfalse leaves them without one")

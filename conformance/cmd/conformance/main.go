@@ -28,7 +28,7 @@ type options struct {
 	nodeNetwork                   netip.Prefix
 	conformance, resume, oneNode  bool
 	kubeletService                bool
-	images                        string
+	images, kubeletRoot           string
 	timeout, startTimeout         time.Duration
 
 	// kill is closed when a suite that was stopped is to be killed; it is no flag.
@@ -64,6 +64,8 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.oneNode, "one-node", false, "have no second node: for drivers in Pods, which need /var/lib/kubelet to be that of their own node")
 	flags.BoolVar(&o.kubeletService, "kubelet-service", false,
 		"make the node's kubelet the systemd service \"kubelet\", which disruptive specs stop over SSH (KUBE_SSH_USER, KUBE_SSH_KEY_PATH); needs --one-node")
+	flags.StringVar(&o.kubeletRoot, "kubelet-root-dir", "",
+		"the directory of Pods' files, as berth up --kubelet-root-dir: /var/lib/kubelet for drivers in Pods that expect it (default: in --data-dir)")
 	flags.StringVar(&o.images, "images", "", "an OCI layout of the stub images, made by \"conformance images\" (default: it is made in --out)")
 	flags.TextVar(&o.nodeNetwork, "node-network", netip.MustParsePrefix("10.97.0.0/30"), "the network of this machine and the second node")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "time limit of the suite")

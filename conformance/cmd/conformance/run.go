@@ -121,7 +121,7 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 	logf("starting a cluster in %s", o.dataDir)
 	first, err := cluster.Start(ctx, cluster.Config{
 		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR, APIAddress: link.Host.String(),
-		Runtime: o.runtime, KubeletService: o.kubeletService,
+		Runtime: o.runtime, KubeletRoot: o.kubeletRoot, KubeletService: o.kubeletService,
 		Log: filepath.Join(out, "berth.log"), Timeout: o.startTimeout,
 	})
 	if err != nil {
@@ -136,7 +136,7 @@ func start(ctx context.Context, o options, layout oci.Layout, bin, out string) (
 		stops = append(stops, nodes.second.Stop)
 	}
 	if !o.conformance { // no [Conformance] spec reads a node's directory
-		unlink, err := linkKubelet(filepath.Join(o.dataDir, "kubelet"))
+		unlink, err := linkKubelet(first.KubeletDir())
 		if err != nil {
 			return stop, machines{}, err
 		}
@@ -211,9 +211,12 @@ func (o options) interrupted(cause error, out string) options {
 // kubeletDir is where some specs read a Pod's volumes, whatever the kubelet's own directory is.
 const kubeletDir = "/var/lib/kubelet"
 
-// linkKubelet links it to the cluster's own directory, unless it exists already: then those specs fail. The function that
+// linkKubelet links it to the cluster's own directory, if it is not that, unless it exists already: then those specs fail. The function that
 // it returns removes the link.
 func linkKubelet(dir string) (func() error, error) {
+	if dir == kubeletDir {
+		return func() error { return nil }, nil
+	}
 	if to, err := os.Readlink(kubeletDir); err == nil && to == dir { // left by a run that was killed
 		return unlinkKubelet, nil
 	}

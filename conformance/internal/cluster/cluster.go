@@ -25,6 +25,8 @@ type Config struct {
 	APIAddress string
 	// Runtime is the runtime of the nodes' Pods; empty for berth's default.
 	Runtime string
+	// KubeletRoot is the directory of Pods' files; empty for the one in DataDir.
+	KubeletRoot string
 	// KubeletService makes the kubelet the systemd service "kubelet", which specs can stop; else berth runs it.
 	KubeletService bool
 	// Log is the file that takes what berth prints.
@@ -54,6 +56,9 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	argv = append(argv, config.runtimeFlag()...)
 	if config.APIAddress != "" {
 		argv = append(argv, "--api-address", config.APIAddress)
+	}
+	if config.KubeletRoot != "" {
+		argv = append(argv, "--kubelet-root-dir", config.KubeletRoot)
 	}
 	if config.KubeletService {
 		argv = append(argv, "--without", "kubelet")
@@ -94,6 +99,16 @@ func (c *Cluster) Berth() string { return filepath.Join(c.config.Bin, "berth") }
 
 // Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.config.DataDir, "admin.kubeconfig") }
+
+// KubeletDir is the directory of Pods' files.
+func (c *Cluster) KubeletDir() string { return c.config.kubeletDir() }
+
+func (c Config) kubeletDir() string {
+	if c.KubeletRoot != "" {
+		return c.KubeletRoot
+	}
+	return filepath.Join(c.DataDir, "kubelet")
+}
 
 // Registries is the directory of the containerd's registry configuration.
 func (c *Cluster) Registries() string {

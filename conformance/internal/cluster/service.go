@@ -20,7 +20,7 @@ const kubeletUnit = `[Unit]
 Description=kubelet of the cluster in %[1]s
 StartLimitIntervalSec=0
 [Service]
-ExecStart=%[2]s kubelet --config %[3]s --kubeconfig %[4]s --root-dir %[1]s/kubelet --node-ip %[5]s
+ExecStart=%[2]s kubelet --config %[3]s --kubeconfig %[4]s --root-dir %[6]s --node-ip %[5]s
 Restart=always
 RestartSec=1
 KillMode=process
@@ -65,7 +65,7 @@ func (c Config) startKubeletService(ctx context.Context) error {
 	config := filepath.Join(filepath.Dir(c.Log), "kubelet.yaml")
 	err = errors.Join(
 		os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, "/run/berth/"+id, id, c.DataDir, address), 0o600),
-		os.WriteFile(kubeletUnitPath, fmt.Appendf(nil, kubeletUnit, c.DataDir, filepath.Join(c.Bin, "berth"), config, kubeconfig, address), 0o600))
+		os.WriteFile(kubeletUnitPath, fmt.Appendf(nil, kubeletUnit, c.DataDir, filepath.Join(c.Bin, "berth"), config, kubeconfig, address, c.kubeletDir()), 0o600))
 	if err != nil {
 		return fmt.Errorf("start the kubelet: %w", err)
 	}

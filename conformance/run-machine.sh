@@ -9,6 +9,8 @@
 #   DRIVER    the storage class of the [External.Storage] specs (default: berth-loop)
 #   PARALLEL  how many run at once (default 1: disruptive specs stop the kubelet of the others)
 #   REPORT    the report's file (default: drivers/DRIVER-machine.md beside this file)
+#   IMAGES    import only the stub images whose names match this: each MiB takes a machine without KVM a second or more
+#             (default: those of storage specs)
 #   OUT       directory of logs and of the suite's own report (default: conformance/machine of BIN); it is emptied
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
@@ -26,7 +28,7 @@ for name in berth berth-controlplane berth-dns berth-isolate berth-supervisor ku
 	cp -al "$bin/$name" "$share/bin/"
 done
 for name in conformance ginkgo e2e.test; do cp -al "$bin/conformance/$name" "$share/bin/conformance/"; done
-"$bin/conformance/conformance" images --bin-dir "$bin" --out "$share/images"
+"$bin/conformance/conformance" images --bin-dir "$bin" --out "$share/images" --only "${IMAGES:-/(busybox|agnhost:2\\.6|pause|nginx)}"
 cp -r "$here/drivers" "$here/machine.sh" "$share/"
 cp "$list" "$share/list"
 set -- --driver "/suite/drivers/$driver.yaml" --expected /suite/list --parallel "${PARALLEL:-1}" ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} "$@"

@@ -95,7 +95,9 @@ func (p *Provisioner) GetSnapshot(ctx context.Context, id string, secret *corev1
 }
 
 func snapshotOf(reported *csiapi.Snapshot) taker.Snapshot {
-	found := taker.Snapshot{ID: reported.GetSnapshotId(), Size: reported.GetSizeBytes(), Ready: reported.GetReadyToUse()}
+	found := taker.Snapshot{
+		ID: reported.GetSnapshotId(), Size: reported.GetSizeBytes(), Ready: reported.GetReadyToUse(), Group: reported.GetGroupSnapshotId(),
+	}
 	if created := reported.GetCreationTime(); created.IsValid() {
 		found.Created = created.AsTime()
 	}

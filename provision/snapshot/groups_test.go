@@ -189,7 +189,8 @@ func TestGroupSnapshot(t *testing.T) {
 	})
 }
 
-// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later, whose members a user makes. They end with it.
+// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later, whose members a user makes. They end with it, and the driver
+// is not asked to delete them alone.
 func TestGroupSnapshotThatIsKept(t *testing.T) {
 	c := startGroups(t, api.Retain, labelled("data", corev1.ClaimBound), volume("data"))
 	c.group(t, ofDB)
@@ -213,7 +214,7 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	_, err = c.VolumeSnapshotContents().Create(t.Context(), &api.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: "kept-data"},
 		Spec: api.VolumeSnapshotContentSpec{
-			Driver: driverName, DeletionPolicy: api.Retain, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "of-user"},
+			Driver: driverName, DeletionPolicy: api.Delete, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "of-user"},
 			Source: api.VolumeSnapshotContentSource{SnapshotHandle: ptr.To("snapshot-of-handle-data")},
 		},
 	}, metav1.CreateOptions{})

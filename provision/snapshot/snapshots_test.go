@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +53,9 @@ func (d *fakeDriver) CreateSnapshot(_ context.Context, request taker.CreateReque
 }
 
 func (d *fakeDriver) DeleteSnapshot(_ context.Context, id string, _ *corev1.SecretReference) error {
+	if group := groupOfSnapshot(id); group != "" {
+		return status.Errorf(codes.FailedPrecondition, "it is of group %s", group)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.deleted = append(d.deleted, id)
@@ -59,7 +63,15 @@ func (d *fakeDriver) DeleteSnapshot(_ context.Context, id string, _ *corev1.Secr
 }
 
 func (d *fakeDriver) GetSnapshot(_ context.Context, id string, _ *corev1.SecretReference) (taker.Snapshot, error) {
-	return taker.Snapshot{ID: id, Ready: true, Size: 1 << 20}, nil
+	return taker.Snapshot{ID: id, Ready: true, Size: 1 << 20, Group: groupOfSnapshot(id)}, nil
+}
+
+// groupOfSnapshot returns the group of a snapshot that the driver took with a group, "" if it took it alone.
+func groupOfSnapshot(id string) string {
+	if strings.HasPrefix(id, "snapshot-of-handle-") {
+		return "id-of-groupsnapshot-uid-g"
+	}
+	return ""
 }
 
 func (d *fakeDriver) set(change func()) {

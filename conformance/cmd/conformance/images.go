@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"path/filepath"
+	"regexp"
+	"slices"
 
 	"github.com/berth-dev/berth/conformance/internal/kubeadmimages"
 	"github.com/berth-dev/berth/conformance/internal/oci"
@@ -16,6 +19,7 @@ func runImages(args []string) error {
 	flags := flag.NewFlagSet("conformance images", flag.ContinueOnError)
 	bin := flags.String("bin-dir", "", "the directory of make build, with conformance/ of build.sh in it")
 	programs := flags.String("programs", "", "directory with the control plane's programs, for the images of kubeadm, whose names are the arguments")
+	only := flags.String("only", "", "without --programs: write only the images whose names match this regular expression")
 	out := flags.String("out", "", "directory of the OCI layout; it is replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -32,7 +36,7 @@ func runImages(args []string) error {
 		return err
 	}
 	if *programs == "" {
-		return oci.Write(*out, stubs)
+		return writeMatching(*out, *only, stubs)
 	}
 	images, err := kubeadmimages.Sources{
 		Programs: *programs, DNS: filepath.Join(*bin, "conformance", "programs", "coredns"), Pause: filepath.Join(*bin, "images", "pause"), Root: "/",
@@ -46,4 +50,17 @@ func runImages(args []string) error {
 		}
 	}
 	return oci.Write(*out, images)
+}
+
+// writeMatching writes the images whose names match the expression.
+func writeMatching(dir, only string, images []oci.Image) error {
+	name, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("--only: %w", err)
+	}
+	images = slices.DeleteFunc(images, func(image oci.Image) bool { return !name.MatchString(image.Name) })
+	if len(images) == 0 {
+		return fmt.Errorf("--only %s: no stub image has such a name", only)
+	}
+	return oci.Write(dir, images)
 }

@@ -154,7 +154,10 @@ func (t *Taker) writeStatus(ctx context.Context, content *api.VolumeSnapshotCont
 	if found.Size > 0 {
 		fields["restoreSize"] = found.Size
 	}
-	if now := content.Status; now != nil && ptr.Deref(now.SnapshotHandle, "") == found.ID && now.Error == nil &&
+	if found.Group != "" { // it is deleted with the group, not alone
+		fields["volumeGroupSnapshotHandle"] = found.Group
+	}
+	if now := content.Status; now != nil && (found.Group == "" || ptr.Deref(now.GroupHandle, "") == found.Group) && ptr.Deref(now.SnapshotHandle, "") == found.ID && now.Error == nil &&
 		now.ReadyToUse != nil && *now.ReadyToUse == found.Ready {
 		return content, nil
 	}

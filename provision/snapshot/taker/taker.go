@@ -43,6 +43,8 @@ type Snapshot struct {
 	Size int64
 	// Ready: volumes can be created from it.
 	Ready bool
+	// Group is the driver's handle of the group snapshot that it is of; "" for none.
+	Group string
 }
 
 // CreateRequest is the input of Driver.CreateSnapshot.

@@ -16,21 +16,25 @@ func (c *Cluster) evictionConfig() eviction.Config {
 		return c.Eviction
 	}
 	config := c.Eviction.WithDefaults()
-	size, err := diskSize(c.DataDir)
-	if err != nil {
-		c.logger.Warn("failed to measure the disk for eviction; using the thresholds of Kubernetes", "error", err)
-		return config
+	for signal, dir := range map[eviction.Signal]string{eviction.NodeFsAvailable: c.KubeletDir(), eviction.ImageFsAvailable: c.DataDir} {
+		size, err := diskSize(dir)
+		if err != nil {
+			c.logger.Warn("failed to measure a disk for eviction; using the threshold of Kubernetes", "signal", signal, "error", err)
+			continue
+		}
+		limitDiskThreshold(config.Hard, signal, size)
 	}
-	limitDiskThresholds(config.Hard, size)
 	return config
 }
 
-// limitDiskThresholds replaces default thresholds that are more than EnoughFreeBytes of a disk of that size.
-func limitDiskThresholds(hard map[string]string, size int64) {
-	for signal, percent := range map[eviction.Signal]int64{eviction.NodeFsAvailable: 10, eviction.ImageFsAvailable: 15} {
-		if size/100*percent > EnoughFreeBytes {
-			hard[string(signal)] = resource.NewQuantity(EnoughFreeBytes, resource.BinarySI).String()
-		}
+// limitDiskThreshold replaces the default threshold of a signal if it is more than EnoughFreeBytes of a disk of that size.
+func limitDiskThreshold(hard map[string]string, signal eviction.Signal, size int64) {
+	percent := int64(10)
+	if signal == eviction.ImageFsAvailable {
+		percent = 15
+	}
+	if size/100*percent > EnoughFreeBytes {
+		hard[string(signal)] = resource.NewQuantity(EnoughFreeBytes, resource.BinarySI).String()
 	}
 }
 

@@ -13,7 +13,8 @@ func TestDiskThresholdsAreLimited(t *testing.T) {
 		10 << 30: {"10%", "15%"}, 18 << 30: {"10%", "2Gi"}, 500 << 30: {"2Gi", "2Gi"},
 	} {
 		hard := eviction.DefaultHard()
-		limitDiskThresholds(hard, size)
+		limitDiskThreshold(hard, eviction.NodeFsAvailable, size)
+		limitDiskThreshold(hard, eviction.ImageFsAvailable, size)
 		require.Equal(t, want, [2]string{hard["nodefs.available"], hard["imagefs.available"]})
 		require.Equal(t, "100Mi", hard["memory.available"])
 	}

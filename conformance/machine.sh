@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs specs in the virtual machine, as root: run-machine.sh starts it, with the arguments of the program. The directory of this script
-# has bin/, images/, drivers/ and list; reports and logs are in /var/log/suite afterwards.
+# has bin/, images/, drivers/ and the list; reports and logs are in /var/log/suite afterwards.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=/var/log/suite data=/var/lib/suite

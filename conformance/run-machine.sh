@@ -30,8 +30,8 @@ done
 for name in conformance ginkgo e2e.test; do cp -al "$bin/conformance/$name" "$share/bin/conformance/"; done
 "$bin/conformance/conformance" images --bin-dir "$bin" --out "$share/images" --only "${IMAGES:-/(busybox|agnhost:2\\.6|pause|nginx)}"
 cp -r "$here/drivers" "$here/machine.sh" "$share/"
-cp "$list" "$share/list"
-set -- --driver "/suite/drivers/$driver.yaml" --expected /suite/list --parallel "${PARALLEL:-1}" ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} "$@"
+cp "$list" "$share/"
+set -- --driver "/suite/drivers/$driver.yaml" --expected "/suite/${list##*/}" --parallel "${PARALLEL:-1}" ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} "$@"
 quoted=""
 for word; do quoted="$quoted '$(printf %s "$word" | sed "s/'/'\\\\''/g")'"; done
 code=0

@@ -41,8 +41,17 @@ func (f *expansionFixture) getClaim() *corev1.PersistentVolumeClaim {
 func (f *expansionFixture) resize(size string, stage corev1.ClaimResourceStatus, conditions ...corev1.PersistentVolumeClaimConditionType) {
 	f.t.Helper()
 	f.pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	f.request(size)
 	require.NoError(f.t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), f.pv, ""))
 	f.setStage(stage, conditions...)
+}
+
+// request sets the size that the claim requests, which no kubelet reacts to.
+func (f *expansionFixture) request(size string) {
+	f.t.Helper()
+	claim := f.getClaim()
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	require.NoError(f.t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
 }
 
 func (f *expansionFixture) setStage(stage corev1.ClaimResourceStatus, conditions ...corev1.PersistentVolumeClaimConditionType) {
@@ -151,6 +160,26 @@ func TestFailedExpansionIsReported(t *testing.T) {
 			f.finish()
 		})
 	}
+}
+
+// TestFailedExpansionLeavesALowerRequestToTheResizer has a claim request less after an attempt that failed for good, but not as infeasible.
+func TestFailedExpansionLeavesALowerRequestToTheResizer(t *testing.T) {
+	f := newExpansionFixture(t)
+	f.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.PermissionDenied})
+	f.resize("9Gi", corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimFileSystemResizePending)
+	require.Contains(t, f.nextEvent(), "FileSystemResizeFailed")
+	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInProgress, f.getClaim().Status.AllocatedResourceStatuses["storage"])
+	f.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.PermissionDenied})
+	f.request("5Gi")
+	f.source.notify("ns", "v")
+	require.Eventually(t, func() bool {
+		return f.getClaim().Status.AllocatedResourceStatuses["storage"] == corev1.PersistentVolumeClaimNodeResizeInfeasible
+	}, time.Minute, 5*time.Millisecond)
+
+	f.resize("5Gi", corev1.PersistentVolumeClaimNodeResizePending) // as a resizer does
+	require.Eventually(t, func() bool { return len(f.getClaim().Status.AllocatedResourceStatuses) == 0 }, time.Minute, 5*time.Millisecond)
+	require.Equal(t, "5Gi", f.getClaim().Status.Capacity.Storage().String())
+	f.finish()
 }
 
 // setShared makes the volume one that several nodes write to; idle means that nodes need not expand it.

@@ -344,6 +344,24 @@ func TestDriverThatPublishesNoDevice(t *testing.T) {
 	require.NoError(t, f.Unmap(t.Context(), request.Dir))
 }
 
+// TestDriverThatPublishesNoTarget must not make a Pod write what it wants to keep to the node's disk. An inline volume is an empty directory.
+func TestDriverThatPublishesNoTarget(t *testing.T) {
+	f := newFixture(t)
+	f.driver.Config.PublishesNothing = true
+	f.start()
+	request := f.request("uid", persistent("pv"))
+	_, err := f.SetUp(t.Context(), request)
+	require.ErrorContains(t, err, "it succeeded but the target does not exist")
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
+
+	request = f.request("uid", inline(&corev1.CSIVolumeSource{Driver: driverName}))
+	mount, err := f.SetUp(t.Context(), request)
+	require.NoError(t, err)
+	require.DirExists(t, mount.Path)
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
+	require.NoDirExists(t, request.Dir)
+}
+
 func TestDataThatCannotBeRead(t *testing.T) {
 	f := newFixture(t)
 	f.start()

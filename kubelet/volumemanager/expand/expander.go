@@ -97,7 +97,7 @@ func (e *Expander) Expand(ctx context.Context, pod *corev1.Pod, v Volume) error 
 	expanded, err := e.expandOnNode(ctx, v)
 	if err != nil {
 		if pending && ctx.Err() == nil {
-			e.markFailed(ctx, claim, err)
+			e.markFailed(ctx, v.Spec, err)
 		}
 		return err
 	}

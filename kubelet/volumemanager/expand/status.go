@@ -63,16 +63,20 @@ func isControllerStage(claim *corev1.PersistentVolumeClaim) bool {
 	return strings.HasPrefix(string(expansion.ResizeStatus(claim)), "Controller")
 }
 
-// markFailed writes the error of an attempt with a certain outcome into the claim's status.
-func (e *Expander) markFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed error) {
+// markFailed writes the error of an attempt with a certain outcome into the claim's status. If the claim requests another size by now, the
+// stage is that of an infeasible expansion, too: the resizer then decides which size the node is to try next (KEP-1790).
+func (e *Expander) markFailed(ctx context.Context, spec volume.Spec, failed error) {
 	if volume.IsUncertain(failed) {
 		return
 	}
+	claim, tried := spec.PVC, spec.PV.Spec.Capacity[corev1.ResourceStorage]
 	err := e.patchStatus(ctx, claim, func(claim *corev1.PersistentVolumeClaim) map[string]any {
+		changed := expansion.ResizeStatus(claim) != "" && !claim.Spec.Resources.Requests.Storage().Equal(tried)
+		infeasible := (volume.IsInfeasible(failed) || changed) && !isControllerStage(claim)
 		since := metav1.NewTime(e.deps.Clock.Now())
 		for _, c := range claim.Status.Conditions {
 			if c.Type == corev1.PersistentVolumeClaimNodeResizeError {
-				if c.Message == failed.Error() && !volume.IsInfeasible(failed) {
+				if c.Message == failed.Error() && !infeasible {
 					return nil // the status is up to date
 				}
 				since = c.LastTransitionTime
@@ -84,7 +88,7 @@ func (e *Expander) markFailed(ctx context.Context, claim *corev1.PersistentVolum
 				LastTransitionTime: since, Message: failed.Error(),
 			})
 		status := map[string]any{"conditions": conditions}
-		if volume.IsInfeasible(failed) && !isControllerStage(claim) {
+		if infeasible {
 			status["allocatedResourceStatuses"] = map[string]any{"storage": corev1.PersistentVolumeClaimNodeResizeInfeasible}
 		}
 		return status

@@ -43,6 +43,8 @@ type Config struct {
 	MaxVolumes int64
 	// Device is the block device of every block volume.
 	Device string
+	// PublishesNothing makes NodePublishVolume succeed without a target.
+	PublishesNothing bool
 	// Type and Versions are sent with the registration; "CSIPlugin" and "1.0.0" if empty.
 	Type     string
 	Versions []string

@@ -7,7 +7,7 @@
 #   LIST      run exactly the specs of this file
 #   ALL       if set, run exactly the specs that upstream requires of a conformant cluster, [Conformance]
 #   DRIVER    test a storage class instead, with the [External.Storage] specs of drivers/DRIVER.txt
-#   MOCK      if set, run the "CSI Mock" specs, or those of FOCUS, on one node
+#   MOCK      if set, run the "CSI Mock" specs of csi-mock.txt, or those of FOCUS, on one node
 #   REPORT    the report's file (default: report.md beside this file; all.md with ALL)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
@@ -22,7 +22,7 @@ if [ -n "${DRIVER:-}" ]; then
 	set -- --driver "$here/drivers/$DRIVER.yaml" "$@"
 fi
 if [ -n "${MOCK:-}" ]; then
-	report=$here/csi-mock.md FOCUS=${FOCUS:-'CSI Mock'}
+	expected=$here/csi-mock.txt report=$here/csi-mock.md
 	# The manifests of these drivers have it there.
 	set -- --one-node --kubelet-root-dir /var/lib/kubelet "$@"
 fi

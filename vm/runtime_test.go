@@ -20,8 +20,11 @@ type containerStatus struct {
 	ContainerID  string
 	Ready        bool
 	RestartCount int
-	State        struct{ Running *struct{} }
-	LastState    struct {
+	State        struct {
+		Running *struct{}
+		Waiting *struct{ Reason string }
+	}
+	LastState struct {
 		Terminated *struct {
 			Reason   string
 			ExitCode int

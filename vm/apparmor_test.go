@@ -1,0 +1,48 @@
+//go:build vm
+
+package vm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAppArmorConfinesPods runs Pods with a profile of their own, with that of the runtime, and without one, with each shim: each may do
+// what its profile allows and nothing more, and so may a command in it. A Pod whose profile is not loaded does not run.
+func TestAppArmorConfinesPods(t *testing.T) {
+	for _, shim := range []string{berthShim, "containerd-shim-runc-v2"} {
+		t.Run(shim, func(t *testing.T) {
+			m := startStandaloneKubeletOn(t, shim, "apparmor", "")
+			output(t, m, "mkdir -p /var/log/pods-ends/denied && apparmor_parser -a "+share+"/guest/apparmor.profile")
+			addAppArmorPod(t, m, "default", "{type: RuntimeDefault}")
+			addAppArmorPod(t, m, "localhost", "{type: Localhost, localhostProfile: vm-test}")
+			addAppArmorPod(t, m, "missing", "{type: Localhost, localhostProfile: vm-missing}")
+
+			for _, pod := range []struct{ name, profile, may string }{
+				{"unconfined", "unconfined", "write allowed, mount allowed"},
+				{"default", "cri-containerd.apparmor.d (enforce)", "write allowed, mount denied"},
+				{"localhost", "vm-test (enforce)", "write denied, mount allowed"},
+			} {
+				waitContainer(t, m, pod.name, func(s containerStatus) bool { return s.Ready })
+				require.Equal(t, pod.may, waitFor(t, m, 60, "grep . /var/log/pods-ends/"+pod.name), pod.name)
+				require.Equal(t, pod.profile, runInContainer(t, m, pod.name, "/busybox cat /proc/1/attr/current"), pod.name)
+				require.Equal(t, pod.profile, runInContainer(t, m, pod.name, "/busybox cat /proc/self/attr/current"), pod.name)
+			}
+			waitContainer(t, m, "missing", func(s containerStatus) bool {
+				return s.State.Waiting != nil && s.State.Waiting.Reason == "CreateContainerError"
+			})
+			require.Empty(t, output(t, m, "cat /var/log/pods-ends/missing 2>/dev/null || true"))
+
+			output(t, m, "rm /etc/kubernetes/manifests/*")
+			waitFor(t, m, 180, "! pgrep -f /usr/local/bin/containerd-shim") // the profiles let the runtime end the containers
+		})
+	}
+}
+
+// addAppArmorPod adds a static Pod with that profile.
+func addAppArmorPod(t *testing.T, m *Machine, name, profile string) {
+	t.Helper()
+	output(t, m, "sed "+quote("s/unconfined/"+name+"/g;s/{type: Unconfined}/"+profile+"/")+" "+share+
+		"/guest/apparmor/unconfined.yaml > /tmp/pod.yaml && mv /tmp/pod.yaml /etc/kubernetes/manifests/"+name+".yaml")
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/server"
+	"github.com/berth-dev/berth/kubelet/starting"
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
@@ -55,6 +56,8 @@ type base struct {
 	podEvents *status.Broadcaster
 	// pressure is the node's current shortage of resources.
 	pressure *eviction.Pressure
+	// starts knows what is being started, to which writes yield that can wait.
+	starts *starting.Gate
 	// events writes events to the API server; nil if Deps.Recorder takes them.
 	events *eventRecorder
 	// ctx ends with Close: it is the context of calls that are given none.
@@ -79,10 +82,10 @@ func newBase(deps Deps, config Config) (*base, error) {
 	}
 	b := &base{
 		config: config, deps: deps, metrics: metrics, signals: podworker.NewSignals(), podEvents: &status.Broadcaster{},
-		pressure: &eviction.Pressure{},
+		pressure: &eviction.Pressure{}, starts: starting.NewGate(deps.Clock),
 	}
 	if deps.Recorder == nil {
-		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name, config.Events)
+		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name, config.Events, b.starts.Yield)
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.tracing, b.shutdownTracing, err = newTracing(b.ctx, &deps, &config); err != nil {
@@ -328,13 +331,15 @@ func (a *Agent) Healthy(ctx context.Context) error { return server.CheckHealth(c
 // Serving is closed as soon as the server listens; without a server it is from the start.
 func (a *Agent) Serving() <-chan struct{} { return a.server.ready() }
 
-// newRecorder returns the recorder of an agent whose caller gives none.
-func newRecorder(deps *Deps, nodeName string, limit EventConfig) (record.EventRecorder, *eventRecorder) {
+// newRecorder returns the recorder of an agent whose caller gives none. yield is that of eventsink.Deps.
+func newRecorder(deps *Deps, nodeName string, limit EventConfig, yield func(context.Context, time.Time)) (record.EventRecorder, *eventRecorder) {
 	if deps.EventClient == nil {
 		return &record.FakeRecorder{}, nil
 	}
 	r := &eventRecorder{
-		deps:   eventsink.Deps{Client: deps.EventClient, Logger: deps.Logger.With("component", "events"), Clock: deps.Clock},
+		deps: eventsink.Deps{
+			Client: deps.EventClient, Yield: yield, Logger: deps.Logger.With("component", "events"), Clock: deps.Clock,
+		},
 		source: corev1.EventSource{Component: "kubelet", Host: nodeName}, limit: limit,
 	}
 	return r, r

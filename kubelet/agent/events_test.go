@@ -19,7 +19,7 @@ func TestEventsAreWrittenWhileTheAgentRuns(t *testing.T) {
 	client := clientset.NewClientset()
 	deps := Deps{Client: client, Clock: clock.RealClock{}}
 	require.NoError(t, deps.complete())
-	recorder, events := newRecorder(&deps, "n", EventConfig{})
+	recorder, events := newRecorder(&deps, "n", EventConfig{}, nil)
 	record := func(reason string) {
 		recorder.Eventf(node.Reference("n"), corev1.EventTypeWarning, reason, "%s happened", reason)
 	}
@@ -42,7 +42,7 @@ func TestEventsAreWrittenWhileTheAgentRuns(t *testing.T) {
 func TestStandaloneAgentDropsEvents(t *testing.T) {
 	deps := Deps{}
 	require.NoError(t, deps.complete())
-	recorder, events := newRecorder(&deps, "n", EventConfig{})
+	recorder, events := newRecorder(&deps, "n", EventConfig{}, nil)
 	require.NotNil(t, recorder)
 	require.Nil(t, events)
 }

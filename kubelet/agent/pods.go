@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 	"github.com/berth-dev/berth/kubelet/runtimehelper"
+	"github.com/berth-dev/berth/kubelet/starting"
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
@@ -51,8 +52,8 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 		return nil, err
 	}
 	if p.statuses, err = status.NewWriter(status.WriterDeps{
-		Client: deps.Client, Observe: base.metrics.pods.ObserveStatusWrite, Timeline: deps.Timeline, Clock: deps.Clock,
-		Logger: deps.Logger,
+		Client: deps.Client, Observe: base.metrics.pods.ObserveStatusWrite, Yields: base.starts.Yields, Timeline: deps.Timeline,
+		Clock: deps.Clock, Logger: deps.Logger,
 	}, status.WriterConfig{}); err != nil {
 		return nil, err
 	}
@@ -139,7 +140,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 		return nil, err
 	}
 	return podworker.New(podworker.Deps{
-		Runtime: runtime.client, Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
+		Runtime: starting.NewRuntime(runtime.client, base.starts), Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
 		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Preemptor: admitter, Signals: base.signals,
 		OnPodGone: base.podEvents.Removed, OnPodReleased: n.managers.Release, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
 		Tracer: base.tracer(), Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,

@@ -45,6 +45,8 @@ type WriterDeps struct {
 	// Observe, if set, is called for each written status with the time it took to get to the API server. It must not
 	// block.
 	Observe func(took time.Duration)
+	// Yields, if set, reports whether a write that can wait, and does since that time, is to wait longer for more urgent work.
+	Yields func(since time.Time) bool
 	// Timeline, Logger and Clock may be nil.
 	Timeline *timeline.Recorder
 	Logger   *slog.Logger
@@ -69,11 +71,11 @@ type entry struct {
 	want corev1.PodStatus
 	set  bool
 	// delayed says that the pending write may wait. requestedAt is when it was requested, or becomes due if it is delayed,
-	// zero if there is none; a request that may not wait counts anew.
-	requestedAt time.Time
-	delayed     bool
-	// finish says that the Pod's object is deleted after want is written.
-	finish bool
+	// zero if there is none; a request that may not wait counts anew. delayedSince is when the pending write was first delayed.
+	requestedAt, delayedSince time.Time
+	delayed                   bool
+	// finish says that the Pod's object is deleted after want is written, finished that it was.
+	finish, finished bool
 	// refusals counts how often the API server has refused want.
 	refusals int
 }
@@ -137,7 +139,7 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	if e.requestedAt.IsZero() || e.delayed && !delayed {
 		e.requestedAt = w.deps.Clock.Now()
 		if delayed {
-			e.requestedAt = e.requestedAt.Add(debounceDelay)
+			e.delayedSince, e.requestedAt = e.requestedAt, e.requestedAt.Add(debounceDelay)
 		}
 	}
 	e.delayed = delayed
@@ -146,12 +148,25 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 
 // enqueue queues the write of an entry, after debounceDelay if it may be delayed, which it reports. The caller holds mu.
 func (w *Writer) enqueue(e *entry) (delayed bool) {
-	if !e.finish && canDelay(e.api, merge(e.api, e.want)) {
+	if e.canDelay() {
 		w.queue.AddAfter(e.api.UID, debounceDelay)
 		return true
 	}
 	w.queue.Add(e.api.UID)
 	return false
+}
+
+// canDelay reports whether the write of the entry may wait.
+func (e *entry) canDelay() bool { return !e.finish && canDelay(e.api, merge(e.api, e.want)) }
+
+// yields reports whether a delayed write waits once more, for which it queues it. The caller holds mu.
+func (w *Writer) yields(e *entry) bool {
+	if !e.delayed || w.deps.Yields == nil || !w.deps.Yields(e.delayedSince) || !e.canDelay() {
+		return false
+	}
+	e.requestedAt = w.deps.Clock.Now().Add(debounceDelay)
+	w.queue.AddAfter(e.api.UID, debounceDelay)
+	return true
 }
 
 // Get returns the last status of Set.
@@ -216,6 +231,10 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	w.mu.Lock()
 	e, ok := w.pods[uid]
 	var current entry
+	if ok && w.yields(e) {
+		w.mu.Unlock()
+		return
+	}
 	if ok {
 		current = *e
 		e.requestedAt = time.Time{}
@@ -229,7 +248,7 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	switch {
 	case err == nil:
 		w.mu.Lock()
-		e.refusals = 0
+		e.refusals, e.finished = 0, current.finish
 		w.mu.Unlock()
 		w.queue.Forget(uid)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):
@@ -272,7 +291,7 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 			}
 		}
 	}
-	if e.finish {
+	if e.finish && !e.finished {
 		return w.remove(ctx, e.api)
 	}
 	return nil

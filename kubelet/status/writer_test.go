@@ -3,10 +3,11 @@ package status_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -97,43 +98,32 @@ func TestFailedWriteIsRetried(t *testing.T) {
 // TestRefusedStatusIsRetriedRarely has the API server refuse a status as invalid: each further write is later than the one before, up to
 // five minutes, the record says why, and another status is written at once.
 func TestRefusedStatusIsRetriedRarely(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	client, records := fake.NewClientset(apiPod()), timeline.New(clock, 1)
-	var mu sync.Mutex
-	var refused []time.Time
-	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if strings.Contains(string(action.(clienttesting.PatchActionImpl).Patch), "6.6.6.6") {
-			mu.Lock()
-			defer mu.Unlock()
-			refused = append(refused, clock.Now())
-			return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "p", nil)
+	synctest.Test(t, func(t *testing.T) {
+		client, records := fake.NewClientset(apiPod()), timeline.New(clock.RealClock{}, 1)
+		var tried []time.Time
+		client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if strings.Contains(string(action.(clienttesting.PatchActionImpl).Patch), "6.6.6.6") {
+				tried = append(tried, time.Now())
+				return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "p", nil)
+			}
+			return false, nil, nil
+		})
+		w := startInBubble(t, status.WriterDeps{Client: client, Timeline: records})
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "6.6.6.6"})
+		pass(20 * time.Minute)
+		require.GreaterOrEqual(t, len(tried), 11)
+		for i := 2; i < 9; i++ {
+			require.Greater(t, tried[i].Sub(tried[i-1]), tried[i-1].Sub(tried[i-2]), "attempt %d of %v", i, tried)
 		}
-		return false, nil, nil
+		require.Equal(t, 5*time.Minute, tried[10].Sub(tried[9]))
+		record, found := records.Record("u")
+		require.True(t, found)
+		require.Equal(t, timeline.ReasonStatusRefused, record.Stages[0].Reason)
+		require.NotEmpty(t, record.Stages[0].Remedy)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
+		synctest.Wait()
+		require.Equal(t, "10.1.0.2", live(t, client).Status.PodIP, "no time has passed")
 	})
-	w := startWriterWith(t, status.WriterDeps{Client: client, Clock: clock, Timeline: records})
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "6.6.6.6"})
-	times := func() []time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(refused)
-	}
-	require.Eventually(t, func() bool {
-		if clock.HasWaiters() {
-			clock.Step(500 * time.Millisecond)
-		}
-		return len(times()) >= 11
-	}, time.Minute, 100*time.Microsecond)
-	tried := times()
-	for i := 2; i < 9; i++ {
-		require.Greater(t, tried[i].Sub(tried[i-1]), tried[i-1].Sub(tried[i-2]), "attempt %d of %v", i, tried)
-	}
-	require.GreaterOrEqual(t, tried[10].Sub(tried[9]), 5*time.Minute)
-	record, found := records.Record("u")
-	require.True(t, found)
-	require.Equal(t, timeline.ReasonStatusRefused, record.Stages[0].Reason)
-	require.NotEmpty(t, record.Stages[0].Remedy)
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
-	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }, time.Minute, time.Millisecond, "without a step of the clock")
 }
 
 func TestDriftIsPutRight(t *testing.T) {
@@ -243,26 +233,87 @@ func TestInitialStatusIsWrittenAfterTheDelay(t *testing.T) {
 	require.GreaterOrEqual(t, clock.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 }
 
+// TestInitialStatusYields has other Pods being started: a status that can be delayed waits for their end, and one that cannot be delayed
+// does not.
+func TestInitialStatusYields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, began := fake.NewClientset(apiPod()), time.Now()
+		var starting atomic.Bool
+		starting.Store(true)
+		var took []time.Duration
+		w := startInBubble(t, status.WriterDeps{
+			Client: client, Observe: func(d time.Duration) { took = append(took, d) },
+			Yields: func(since time.Time) bool { return starting.Load() && time.Since(since) < 5*time.Second },
+		})
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
+		pass(3 * time.Second)
+		require.Empty(t, live(t, client).Status.Phase)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
+		synctest.Wait()
+		require.Equal(t, corev1.PodRunning, live(t, client).Status.Phase)
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2})
+		pass(5*time.Second - time.Nanosecond)
+		require.Zero(t, live(t, client).Status.ObservedGeneration)
+		pass(time.Second)
+		require.EqualValues(t, 2, live(t, client).Status.ObservedGeneration, "it waits for a bounded time")
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 3})
+		pass(time.Second)
+		require.EqualValues(t, 2, live(t, client).Status.ObservedGeneration)
+		starting.Store(false)
+		pass(500 * time.Millisecond)
+		require.EqualValues(t, 3, live(t, client).Status.ObservedGeneration)
+
+		starting.Store(true)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 4})
+		pass(time.Second)
+		w.Finish(apiPod())
+		synctest.Wait()
+		require.Nil(t, live(t, client), "the end of a Pod does not wait")
+		require.Equal(t, []time.Duration{0, 0, 0, 0}, took, "what a write waits for others is not its duration")
+		require.Less(t, time.Since(began), 13*time.Second)
+	})
+}
+
 func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	records := timeline.New(clock, 1)
-	took := make(chan time.Duration, 1)
-	w := startWriterWith(t, status.WriterDeps{Client: fake.NewClientset(apiPod()), Clock: clock, Timeline: records,
-		Observe: func(d time.Duration) { took <- d }})
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
-	clock.Step(300 * time.Millisecond)
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
-	require.Zero(t, <-took)
-	record, found := records.Record("u")
-	require.True(t, found)
-	require.Equal(t, clock.Now(), record.Stages[0].Start, "%+v", record.Stages)
-	require.Zero(t, record.Stages[0].WaitMs)
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2})
-	require.Eventually(t, func() bool {
-		clock.Step(50 * time.Millisecond)
-		return len(took) == 1
-	}, time.Minute, time.Millisecond)
-	require.Less(t, <-took, 500*time.Millisecond, "after the delay")
-	record, _ = records.Record("u")
-	require.Less(t, record.Stages[1].WaitMs, 500.0)
+	synctest.Test(t, func(t *testing.T) {
+		records := timeline.New(clock.RealClock{}, 1)
+		var took []time.Duration
+		w := startInBubble(t, status.WriterDeps{
+			Client: fake.NewClientset(apiPod()), Timeline: records, Observe: func(d time.Duration) { took = append(took, d) },
+		})
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
+		pass(300 * time.Millisecond)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0}, took)
+		record, found := records.Record("u")
+		require.True(t, found)
+		require.True(t, record.Stages[0].Start.Equal(time.Now()), "%+v", record.Stages)
+		require.Zero(t, record.Stages[0].WaitMs)
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2})
+		pass(time.Second)
+		require.Equal(t, []time.Duration{0, 0}, took, "after the delay")
+		record, _ = records.Record("u")
+		require.Zero(t, record.Stages[1].WaitMs)
+	})
+}
+
+// startInBubble starts a Writer in a synctest bubble, with whose test it ends.
+func startInBubble(t *testing.T, deps status.WriterDeps) *status.Writer {
+	t.Helper()
+	w, err := status.NewWriter(deps, status.WriterConfig{})
+	require.NoError(t, err)
+	go func() { _ = w.Start(t.Context()) }()
+	return w
+}
+
+// pass lets time pass in a synctest bubble, until all goroutines wait again.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }

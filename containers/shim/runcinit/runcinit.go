@@ -20,6 +20,10 @@ const Argument = "init"
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == Argument {
+		restoreSlack()
 		libcontainer.Init() // does not return
 	}
+	// runc's library passes this variable on to the init processes, which use one processor. They would start with as many as containerd
+	// allows a shim, make threads for them, and give them up.
+	_ = os.Setenv("GOMAXPROCS", "1") // never fails for this name and value
 }

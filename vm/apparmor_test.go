@@ -29,13 +29,11 @@ func TestAppArmorConfinesPods(t *testing.T) {
 				require.Equal(t, pod.profile, runInContainer(t, m, pod.name, "/busybox cat /proc/1/attr/current"), pod.name)
 				require.Equal(t, pod.profile, runInContainer(t, m, pod.name, "/busybox cat /proc/self/attr/current"), pod.name)
 			}
-			waitContainer(t, m, "missing", func(s containerStatus) bool {
-				return s.State.Waiting != nil && s.State.Waiting.Reason == "CreateContainerError"
-			})
+			waitFor(t, m, 120, kubeletRequest("GET", "/pods")+" | grep -o 'vm-missing[^ ]* is not loaded'")
 			require.Empty(t, output(t, m, "cat /var/log/pods-ends/missing 2>/dev/null || true"))
 
 			output(t, m, "rm /etc/kubernetes/manifests/*")
-			waitFor(t, m, 180, "! pgrep -f /usr/local/bin/containerd-shim") // the profiles let the runtime end the containers
+			waitFor(t, m, 180, "! pgrep -x containerd-shim") // the profiles let the runtime end the containers
 		})
 	}
 }

@@ -20,11 +20,8 @@ type containerStatus struct {
 	ContainerID  string
 	Ready        bool
 	RestartCount int
-	State        struct {
-		Running *struct{}
-		Waiting *struct{ Reason string }
-	}
-	LastState struct {
+	State        struct{ Running *struct{} }
+	LastState    struct {
 		Terminated *struct {
 			Reason   string
 			ExitCode int

@@ -222,7 +222,8 @@ func TestSnapshotsWaitForEvents(t *testing.T) {
 	bound.ResourceVersion = "2"
 	_, err = claims.Update(t.Context(), bound, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	c.wait(t, "s", failsWith(`spec.volumeSnapshotClassName names no class, and driver "disk.example.com" has no default class`))
+	c.wait(t, "s", failsWith(
+		`cannot find default snapshot class: spec.volumeSnapshotClassName names none, and driver "disk.example.com" has no default one`))
 	c.class(t, api.Delete)
 	require.Nil(t, c.wait(t, "s", snapshot.IsReady).Status.Error)
 }

@@ -102,7 +102,7 @@ func (b *Binder) classOf(ctx context.Context, s *api.VolumeSnapshot, driver stri
 ) (*api.VolumeSnapshotClass, error) {
 	classes := b.deps.Snapshots.VolumeSnapshotClasses()
 	return shared.RequestedClass(ctx, shared.Classes[api.VolumeSnapshotClass]{
-		Kind: "VolumeSnapshotClass", Field: "volumeSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
+		Kind: "VolumeSnapshotClass", Field: "volumeSnapshotClassName", Of: "snapshot", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
 		Get: classes.Get,
 		List: func(ctx context.Context) ([]api.VolumeSnapshotClass, error) {
 			list, err := classes.List(ctx, metav1.ListOptions{})

@@ -111,7 +111,7 @@ func (b *Binder) classOf(ctx context.Context, group *groupapi.VolumeGroupSnapsho
 ) (*groupapi.VolumeGroupSnapshotClass, error) {
 	classes := b.deps.Groups.VolumeGroupSnapshotClasses()
 	return shared.RequestedClass(ctx, shared.Classes[groupapi.VolumeGroupSnapshotClass]{
-		Kind: "VolumeGroupSnapshotClass", Field: "volumeGroupSnapshotClassName", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
+		Kind: "VolumeGroupSnapshotClass", Field: "volumeGroupSnapshotClassName", Of: "group snapshot", ReasonGet: reasonClass, ReasonDefault: reasonDefault,
 		Get: classes.Get,
 		List: func(ctx context.Context) ([]groupapi.VolumeGroupSnapshotClass, error) {
 			list, err := classes.List(ctx, metav1.ListOptions{})

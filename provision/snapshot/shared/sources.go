@@ -36,9 +36,10 @@ func VolumeOf(ctx context.Context, kube kubernetes.Interface, claim *corev1.Pers
 
 // Classes are the classes of one kind, for requests whose field of the spec names the class.
 type Classes[T any] struct {
-	Kind, Field string
-	Get         func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)
-	List        func(ctx context.Context) ([]T, error)
+	// Of is what the classes are of, in the words of messages: "snapshot".
+	Kind, Field, Of string
+	Get             func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)
+	List            func(ctx context.Context) ([]T, error)
 	// IsDefault reports whether a class is the default one of a driver.
 	IsDefault func(class *T, driver string) bool
 	// ReasonGet and ReasonDefault are the reasons of events about a class that is missing.
@@ -68,13 +69,15 @@ func (c Classes[T]) Find(ctx context.Context, name, driver string) (*T, *Problem
 			defaults = append(defaults, &all[i])
 		}
 	}
+	// The words up to the colon are external-snapshotter's: people search for them.
 	switch len(defaults) {
 	case 1:
 		return defaults[0], nil
 	case 0:
-		return nil, Waitf(c.ReasonDefault, "spec.%s names no class, and driver %q has no default class", c.Field, driver)
+		return nil, Waitf(c.ReasonDefault, "cannot find default %s class: spec.%s names none, and driver %q has no default one", c.Of, c.Field, driver)
 	}
-	return nil, Waitf(c.ReasonDefault, "spec.%s names no class, and driver %q has %d default classes", c.Field, driver, len(defaults))
+	return nil, Waitf(c.ReasonDefault, "%d default snapshot classes were found: spec.%s names none, and driver %q may have one default class",
+		len(defaults), c.Field, driver)
 }
 
 // RequestedClass returns the class of a request. If the request names none, the default class of the driver is written into its spec. After a

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,11 +24,12 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/internal/testleak"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Verify(m) }
 
 const (
 	driver       = "disk.example.com"

@@ -19,7 +19,7 @@ import (
 // timerCalls are the calls that make something wait for a moment: of package time, of an injected clock, and of
 // the libraries that hide one of those. A deadline on a single call (context.WithTimeout) waits for nothing.
 var timerCalls = []string{
-	"NewTimer", "NewTicker", "AfterFunc", "After", "Tick", "Sleep", "AddAfter",
+	"NewTimer", "NewTicker", "AfterFunc", "After", "Tick", "Sleep", "WaitWhile", "AddAfter",
 	"Until", "UntilWithContext", "JitterUntil", "JitterUntilWithContext", "NonSlidingUntil", "BackoffUntil",
 	"TimerfdCreate", "PollUntilContextCancel", "PollUntilContextTimeout", "PollImmediateUntil", "ExponentialBackoffWithContext",
 }

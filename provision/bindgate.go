@@ -77,20 +77,12 @@ func (g *bindGate) yieldEvent(ctx context.Context, since time.Time) {
 	g.yieldFor(ctx, since, maxEventYield)
 }
 
-func (g *bindGate) yieldFor(ctx context.Context, since time.Time, most time.Duration) bool {
-	for {
-		idle, left, allowed := g.state(since, most)
-		if left <= 0 || ctx.Err() != nil {
-			return allowed
-		}
-		timer := g.clock.NewTimer(left)
-		select {
-		case <-idle:
-		case <-timer.C():
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
+func (g *bindGate) yieldFor(ctx context.Context, since time.Time, most time.Duration) (allowed bool) {
+	wakeup.WaitWhile(ctx, g.clock, func() (idle <-chan struct{}, left time.Duration) {
+		idle, left, allowed = g.state(since, most)
+		return idle, left
+	})
+	return allowed
 }
 
 // state returns how long is left of most, the channel that is closed when that may end, and whether a write may begin.

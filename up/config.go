@@ -244,7 +244,7 @@ func (c Config) validatePaths() error {
 		if info, err := os.Stat(c.KubeletRoot); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
 			errs = append(errs, fmt.Errorf("--kubelet-root-dir %s: it is a file, or below a file: name a directory", c.KubeletRoot))
 		}
-		if isBelow(c.DataDir, c.KubeletRoot) || isBelow(c.KubeletRoot, c.DataDir) {
+		if within(c.DataDir, c.KubeletRoot) || within(c.KubeletRoot, c.DataDir) {
 			errs = append(errs, fmt.Errorf("--kubelet-root-dir %s and --data-dir %s: one is in the other: choose directories apart", c.KubeletRoot, c.DataDir))
 		}
 	}
@@ -271,12 +271,6 @@ func (c Config) validatePaths() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isBelow reports whether the path is the directory or below it.
-func isBelow(path, dir string) bool {
-	relative, err := filepath.Rel(dir, path)
-	return err == nil && filepath.IsLocal(relative)
 }
 
 // FreePort returns a free loopback port outside of the range of ephemeral ports: no outgoing connection can occupy it

@@ -182,7 +182,10 @@ func (s hostState) addFromDataDirs(found map[string]*Leftover, of func(id string
 }
 
 // within reports whether path is dir or lies below it.
-func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+func within(path, dir string) bool {
+	relative, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(relative)
+}
 
 // processes finds the live clusters, and the shims of all clusters.
 func processes(root string) (live map[string]bool, shims map[string][]int) {

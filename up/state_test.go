@@ -129,7 +129,7 @@ func TestKubeletRootIsTheClustersAlone(t *testing.T) {
 	require.NoError(t, moved.Reset(t.Context()))
 	require.NoDirExists(t, l.KubeletRoot)
 	require.NoDirExists(t, l.DataDir)
-	for _, root := range []string{l.DataDir, filepath.Dir(l.DataDir), filepath.Join(l.DataDir, "files")} {
+	for _, root := range []string{l.DataDir, filepath.Dir(l.DataDir), filepath.Join(l.DataDir, "files"), "/"} {
 		_, err = Config{DataDir: l.DataDir, KubeletRoot: root, BinDir: l.BinDir}.Complete()
 		require.ErrorContains(t, err, "one is in the other", root)
 	}

@@ -22,3 +22,21 @@ func Sleep(ctx context.Context, c clock.Clock, d time.Duration) bool {
 		return false
 	}
 }
+
+// WaitWhile waits while state returns how much time of the clock is left to wait, and not after ctx has ended. It asks state again when
+// that time has passed, and when the channel that state returns, that of a Broadcast, is closed.
+func WaitWhile(ctx context.Context, c clock.Clock, state func() (changed <-chan struct{}, left time.Duration)) {
+	for {
+		changed, left := state()
+		if left <= 0 || ctx.Err() != nil {
+			return
+		}
+		timer := c.NewTimer(left)
+		select {
+		case <-changed:
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}

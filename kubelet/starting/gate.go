@@ -49,19 +49,7 @@ func (g *Gate) Yields(since time.Time) bool {
 
 // Yield blocks while something is being started, but not for longer than MaxYield after since, and not after ctx has ended.
 func (g *Gate) Yield(ctx context.Context, since time.Time) {
-	for {
-		idle, left := g.state(since)
-		if left <= 0 || ctx.Err() != nil {
-			return
-		}
-		timer := g.clock.NewTimer(left)
-		select {
-		case <-idle:
-		case <-timer.C():
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
+	wakeup.WaitWhile(ctx, g.clock, func() (<-chan struct{}, time.Duration) { return g.state(since) })
 }
 
 // state returns how long is left of MaxYield, and the channel that is closed when that may end.

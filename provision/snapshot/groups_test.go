@@ -211,14 +211,7 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, slices.Contains(content.Finalizers, snapshot.FinalizerGroupContent))
 
-	_, err = c.VolumeSnapshotContents().Create(t.Context(), &api.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: "kept-data"},
-		Spec: api.VolumeSnapshotContentSpec{
-			Driver: driverName, DeletionPolicy: api.Delete, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "of-user"},
-			Source: api.VolumeSnapshotContentSource{SnapshotHandle: ptr.To("snapshot-of-handle-data")},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	c.existing(t, "kept-data", "snapshot-of-handle-data", "of-user", api.Delete)
 	_, err = c.VolumeSnapshots("ns").Create(t.Context(), &api.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: "of-user", Namespace: "ns", UID: "uid-of-user", OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: groupapi.GroupVersion.String(), Kind: groupapi.KindGroup, Name: "g", UID: "uid-g"}}},

@@ -184,6 +184,19 @@ func TestSnapshotOfAClaim(t *testing.T) {
 	c.driver.set(func() { require.Equal(t, []string{"id-of-snapshot-uid-s"}, c.driver.deleted) })
 }
 
+// existing creates the content of a snapshot that exists already, for the VolumeSnapshot of that name.
+func (c *cluster) existing(t *testing.T, content, handle, forSnapshot string, policy api.DeletionPolicy) {
+	t.Helper()
+	_, err := c.VolumeSnapshotContents().Create(t.Context(), &api.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: content},
+		Spec: api.VolumeSnapshotContentSpec{
+			Driver: driverName, DeletionPolicy: policy, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: forSnapshot},
+			Source: api.VolumeSnapshotContentSource{SnapshotHandle: &handle},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
 // TestSnapshotThatIsKept is bound to another VolumeSnapshot later.
 func TestSnapshotThatIsKept(t *testing.T) {
 	c := start(t, claim("data", corev1.ClaimBound), volume("data"))
@@ -193,14 +206,7 @@ func TestSnapshotThatIsKept(t *testing.T) {
 	c.remove(t, "s")
 	_, err := c.VolumeSnapshotContents().Get(t.Context(), "snapcontent-uid-s", metav1.GetOptions{})
 	require.NoError(t, err)
-	_, err = c.VolumeSnapshotContents().Create(t.Context(), &api.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: "kept"},
-		Spec: api.VolumeSnapshotContentSpec{
-			Driver: driverName, DeletionPolicy: api.Retain, SnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "again"},
-			Source: api.VolumeSnapshotContentSource{SnapshotHandle: ptr.To("id-of-snapshot-uid-s")},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	c.existing(t, "kept", "id-of-snapshot-uid-s", "again", api.Retain)
 	c.snapshot(t, "again", api.VolumeSnapshotSource{ContentName: ptr.To("kept")})
 	require.Equal(t, "1Mi", c.wait(t, "again", snapshot.IsReady).Status.RestoreSize.String())
 	c.remove(t, "again")

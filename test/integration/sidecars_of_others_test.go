@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -93,7 +91,7 @@ func TestNodeDeployment(t *testing.T) {
 	c.startBeside(filepath.Join(logs, "provisioner"), provisioner(homeNode, socket)...)
 	m := newMachine(t, c, 1)
 	roots[m.name] = filepath.Join(m.dir, "disks")
-	smallDisk(t, roots[m.name], 100<<20)
+	mountSmallDisk(t, roots[m.name], "100M")
 	t.Cleanup(func() { freeDisks(roots[m.name]) })
 	second := filepath.Join(m.run, "csi.sock")
 	m.start(func(m *machine) []string {
@@ -117,12 +115,7 @@ func TestNodeDeployment(t *testing.T) {
 		return found
 	}
 	for _, node := range []string{homeNode, m.name} {
-		name := "on-" + node
-		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {"storageClassName": "node",
-			"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`, name))
-		c.apply(podManifest(name, shell("echo here > /disk/file && exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
-			fmt.Sprintf(`"nodeSelector": {"kubernetes.io/hostname": %q}, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}]`, node, name)))
-		c.waitPod("name="+name, "ready", isReady)
+		c.startWithDisk("on-"+node, fmt.Sprintf(`"nodeSelector": {"kubernetes.io/hostname": %q}, `, node))
 		require.Len(t, disks(node), 1)
 	}
 	c.mustRun("kubectl", "delete", "pod,pvc", "on-"+m.name, "--timeout=2m")
@@ -151,6 +144,16 @@ func TestNodeDeployment(t *testing.T) {
 	}
 }
 
+// startWithDisk starts a Pod that writes to a disk of class node, and waits until it is ready. more is further fields of its spec.
+func (c *cluster) startWithDisk(name, more string) {
+	c.t.Helper()
+	c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {"storageClassName": "node",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`, name))
+	c.apply(podManifest(name, shell("echo here > /disk/file && exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
+		fmt.Sprintf(`%s"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}]`, more, name)))
+	c.waitPod("name="+name, "ready", isReady)
+}
+
 // checkCapacityScoring starts Pods with a disk each one after the other. The scheduler spreads Pods over nodes, but by far the most space
 // is on the cluster's own node, which has to get them all.
 func (c *cluster) checkCapacityScoring(t *testing.T, disks func() (home, second int)) {
@@ -158,33 +161,20 @@ func (c *cluster) checkCapacityScoring(t *testing.T, disks func() (home, second 
 	require.NoError(t, c.poll(func(ctx context.Context) bool {
 		published, err := c.client().StorageV1().CSIStorageCapacities("").List(ctx, metav1.ListOptions{})
 		require.NoError(t, err)
-		of := map[string]bool{}
+		nodes := 0
 		for _, one := range published.Items {
 			if one.StorageClassName == "node" && !one.Capacity.IsZero() {
-				of[one.Namespace+one.Name] = true
+				nodes++
 			}
 		}
-		return len(of) == 2
+		return nodes == 2
 	}))
 	const pods = 6
 	for i := range pods {
-		name := fmt.Sprint("scored-", i)
-		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {"storageClassName": "node",
-			"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`, name))
-		c.apply(podManifest(name, shell("exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
-			fmt.Sprintf(`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}]`, name)))
-		c.waitPod("name="+name, "ready", isReady)
+		c.startWithDisk(fmt.Sprint("scored-", i), "")
 	}
 	home, second := disks()
 	require.Equal(t, [2]int{pods, 0}, [2]int{home, second}, "disks of the two nodes")
 	c.mustRun("kubectl", "delete", "pod,pvc", "--all", "--grace-period=1", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
-}
-
-// smallDisk mounts a file system of this size in memory until the test ends.
-func smallDisk(t testing.TB, dir string, bytes int) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	require.NoError(t, unix.Mount("berth-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", bytes)))
-	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }) // the driver may still run
 }

@@ -27,7 +27,7 @@ type Config struct {
 	Runtime string
 	// KubeletRoot is the directory of Pods' files; empty for the one in DataDir.
 	KubeletRoot string
-	// KubeletService makes the kubelet the systemd service "kubelet", which specs can stop; else berth runs it.
+	// KubeletService makes the kubelet the systemd service "kubelet", which specs can stop and which needs an APIAddress; else berth runs it.
 	KubeletService bool
 	// Log is the file that takes what berth prints.
 	Log string

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,20 +51,13 @@ func (c Config) startKubeletService(ctx context.Context) error {
 	if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, fs.ErrNotExist) { // an earlier cluster's
 		return fmt.Errorf("start the kubelet: %w", err)
 	}
-	network, err := netip.ParsePrefix(c.PodCIDR)
-	if err != nil {
-		return fmt.Errorf("start the kubelet: %w", err)
-	}
-	address := c.APIAddress
-	if address == "" {
-		address = network.Masked().Addr().Next().String()
-	}
 	sum := sha256.Sum256([]byte(c.DataDir)) // so does berth name /run/berth/ID
 	id := hex.EncodeToString(sum[:4])
 	config := filepath.Join(filepath.Dir(c.Log), "kubelet.yaml")
-	err = errors.Join(
-		os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, "/run/berth/"+id, id, c.DataDir, address), 0o600),
-		os.WriteFile(kubeletUnitPath, fmt.Appendf(nil, kubeletUnit, c.DataDir, filepath.Join(c.Bin, "berth"), config, kubeconfig, address, c.kubeletDir()), 0o600))
+	err := errors.Join(
+		os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, "/run/berth/"+id, id, c.DataDir, c.APIAddress), 0o600),
+		os.WriteFile(kubeletUnitPath, fmt.Appendf(nil, kubeletUnit,
+			c.DataDir, filepath.Join(c.Bin, "berth"), config, kubeconfig, c.APIAddress, c.kubeletDir()), 0o600))
 	if err != nil {
 		return fmt.Errorf("start the kubelet: %w", err)
 	}

@@ -157,8 +157,8 @@ func (t *Taker) writeStatus(ctx context.Context, content *api.VolumeSnapshotCont
 	if found.Group != "" { // it is deleted with the group, not alone
 		fields["volumeGroupSnapshotHandle"] = found.Group
 	}
-	if now := content.Status; now != nil && (found.Group == "" || ptr.Deref(now.GroupHandle, "") == found.Group) && ptr.Deref(now.SnapshotHandle, "") == found.ID && now.Error == nil &&
-		now.ReadyToUse != nil && *now.ReadyToUse == found.Ready {
+	if now := content.Status; now != nil && ptr.Deref(now.SnapshotHandle, "") == found.ID && now.Error == nil &&
+		now.ReadyToUse != nil && *now.ReadyToUse == found.Ready && (found.Group == "" || ptr.Deref(now.GroupHandle, "") == found.Group) {
 		return content, nil
 	}
 	return t.taking.PatchStatus(ctx, content, fields)

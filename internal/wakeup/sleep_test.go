@@ -2,6 +2,7 @@ package wakeup_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,16 +33,20 @@ func TestSleepEndsAfterItsTimeOrWithItsContext(t *testing.T) {
 func TestWaitWhileAsksAgainWhenSomethingChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes wakeup.Broadcast
-		began, until := time.Now(), time.Now().Add(time.Hour)
-		state := func() (<-chan struct{}, time.Duration) { return changes.Changed(), time.Until(until) }
+		var wait atomic.Int64 // since began, a time.Duration
+		began := time.Now()
+		state := func() (<-chan struct{}, time.Duration) {
+			return changes.Changed(), time.Duration(wait.Load()) - time.Since(began)
+		}
+		wait.Store(int64(time.Hour))
 		time.AfterFunc(time.Second, func() {
-			until = began.Add(2 * time.Second)
+			wait.Store(int64(2 * time.Second))
 			changes.Notify()
 		})
 		wakeup.WaitWhile(t.Context(), clock.RealClock{}, state)
 		require.Equal(t, 2*time.Second, time.Since(began), "the rest of the time that is left since the change")
 
-		until = began.Add(time.Hour)
+		wait.Store(int64(time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		wakeup.WaitWhile(ctx, clock.RealClock{}, state)

@@ -91,7 +91,8 @@ func (c *Cluster) proxyConfig() (config []byte, metrics string, err error) {
 		"nodePortAddresses":  c.nodePortAddresses(),
 		"healthzBindAddress": addresses[0],
 		"metricsBindAddress": addresses[1],
-		"nftables":           map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "1h"},
+		// Rules that could not be written are written again after syncPeriod; it has no other effect.
+		"nftables": map[string]any{"minSyncPeriod": "5ms", "syncPeriod": "5s"},
 		// Zero leaves the kernel's values.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s",
 			"tcpCloseWaitTimeout": closeWait(closeWaitSetting).String()},

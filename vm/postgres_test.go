@@ -67,7 +67,7 @@ func TestPostgresSurvivesPowerCuts(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- log.follow(t.Context(), m, cut) }()
 		require.Eventually(t, func() bool { return log.count() >= before+10 }, 10*time.Minute, 100*time.Millisecond,
-			"PostgreSQL acknowledges nothing after %d power cuts", cut)
+			"PostgreSQL acknowledges nothing after %d power cuts; its client says:\n%s", cut, &log.errs)
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond) // a random moment is what this is about
 		require.NoError(t, m.PowerCut())
 		require.Error(t, <-ended, "the client ends with the machine")
@@ -117,6 +117,8 @@ const commitsProgram = postgresShare + "/commits"
 type commitLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+
+	errs tail // what the client says goes wrong
 }
 
 // Write implements io.Writer for what the client prints.
@@ -143,13 +145,8 @@ func (l *commitLog) complete() []byte {
 // follow runs the client in the machine until the machine has no power.
 func (l *commitLog) follow(ctx context.Context, m *Machine, boot int) error {
 	l.complete()
-	var errs tail
-	script := databaseURL + fmt.Sprintf(`exec %s write -url "$url" -log - -from %d`, commitsProgram, 1+boot*numbersPerBoot)
-	err := m.Run(ctx, script, IO{Stdout: l, Stderr: &errs})
-	if err == nil {
-		return nil
-	}
-	return errors.Join(err, errors.New(errs.String()))
+	script := databaseURL + fmt.Sprintf(`exec %s write -url "$url" -log - -timeout 1m -from %d`, commitsProgram, 1+boot*numbersPerBoot)
+	return m.Run(ctx, script, IO{Stdout: l, Stderr: &l.errs})
 }
 
 // unknown is the exit code of a check that could not be made, because there is no database yet.

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -19,6 +20,7 @@ type options struct {
 	url, log        string
 	from            int64
 	lines, sessions int
+	timeout         time.Duration
 	deep            bool
 }
 
@@ -59,6 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.log, "log", "", "the log of acknowledged commits")
 	flags.Int64Var(&o.from, "from", 1, "write: the first number; no number may be used twice")
 	flags.IntVar(&o.sessions, "sessions", 4, "write: how many sessions commit at the same time")
+	flags.DurationVar(&o.timeout, "timeout", 3*time.Second, "write: how long connecting or a commit may take: an address whose Pod has gone does not respond")
 	flags.IntVar(&o.lines, "lines", -1, "check: how many lines of the log count; all if negative")
 	flags.BoolVar(&o.deep, "deep", false, "check: verify tables and indexes by amcheck, too")
 	if err := flags.Parse(args[1:]); err != nil {

@@ -23,12 +23,8 @@ create table if not exists sessions (id int primary key, commits bigint not null
 create table if not exists commits (n bigint primary key, session int not null, content text not null);
 create index if not exists commits_session on commits (session, n);`
 
-const (
-	// pause is between the commits of a session: the database shall not grow beyond its volume.
-	pause = 15 * time.Millisecond
-	// timeout is for one step: an address whose Pod has gone does not respond.
-	timeout = 3 * time.Second
-)
+// pause is between the commits of a session: the database shall not grow beyond its volume.
+const pause = 15 * time.Millisecond
 
 // content is what the row has: it follows from the number, so that a wrong page shows.
 func content(number int64) string {
@@ -91,7 +87,7 @@ func (w *writer) close(conn *pgx.Conn) {
 	if conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), w.options.timeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the server may have gone
 }
@@ -99,18 +95,15 @@ func (w *writer) close(conn *pgx.Conn) {
 // step connects if there is no connection, and commits one number. Whether a commit without a response has happened is unknown: its number
 // is not used again.
 func (w *writer) step(ctx context.Context, id int, conn **pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	if *conn == nil {
-		opened, err := connect(ctx, w.options.url)
+		opened, err := w.open(ctx, id)
 		if err != nil {
 			return err
 		}
 		*conn = opened
-		if err := prepare(ctx, opened, id); err != nil {
-			return err
-		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, w.options.timeout)
+	defer cancel()
 	number := w.next.Add(1) - 1
 	err := pgx.BeginFunc(ctx, *conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "insert into commits values ($1, $2, $3)", number, id, content(number)); err != nil {
@@ -124,6 +117,21 @@ func (w *writer) step(ctx context.Context, id int, conn **pgx.Conn) error {
 	}
 	w.acknowledged(number)
 	return nil
+}
+
+// open connects, and prepares what the session needs.
+func (w *writer) open(ctx context.Context, id int) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.options.timeout)
+	defer cancel()
+	conn, err := connect(ctx, w.options.url)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepare(ctx, conn, id); err != nil {
+		w.close(conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // prepare makes the tables, one session at a time, and the session's row.

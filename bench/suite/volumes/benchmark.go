@@ -19,6 +19,7 @@ const (
 	restTime    = 20 * time.Second // after the last Pod is ready, before anything counts
 	idleTime    = 60 * time.Second
 	deleteDelay = 200 * time.Millisecond // between ready and deletion of a Pod
+	nextDelay   = 200 * time.Millisecond // between the end of a Pod with its volume and the next Pod
 	withAdded   = "added p50"
 )
 
@@ -29,7 +30,7 @@ func Benchmark() harness.Benchmark {
 	return harness.Benchmark{
 		Name: "volumes", Title: "Volumes", Budget: 12 * time.Minute,
 		About: "Create to Ready, as a watch sees it, of hostNetwork Pods one at a time on one node whose image is present;" +
-			" Pods with volumes and Pods without take turns, and *added* is the difference of the two medians. A claim is" +
+			" Pods with volumes and Pods without take turns, the next 0.2 s after the one before and its volume are gone, and *added* is the difference of the two medians. A claim is" +
 			" created together with its Pod, and both go through scheduler and provisioner, as do the Pods that it is" +
 			" compared with. Of class berth-loop there are two cases: the claim that is created with its Pod, and a disk that is provisioned" +
 			" beforehand, of which what counts is attaching, making the" +

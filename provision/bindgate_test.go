@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,17 +32,11 @@ func (api *fakeAPI) bind(t testing.TB, name string) {
 	require.NoError(t, err)
 }
 
-// writtenEvents are the reasons of the events in the API. An event's name has its time, which stands still here, so only
-// the first of each claim is taken.
-func (api *fakeAPI) writtenEvents(t testing.TB) string {
-	t.Helper()
-	list, err := api.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	var reasons []string
-	for _, event := range list.Items {
-		reasons = append(reasons, event.Reason)
-	}
-	return strings.Join(reasons, " ")
+// writtenEvents are the reasons of the events that were written, sorted.
+func (api *fakeAPI) writtenEvents() string {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	return strings.Join(slices.Sorted(slices.Values(api.events)), " ")
 }
 
 // newContendedFixture provisions two claims, of which the first is bound and the second waits to be. The second one comes
@@ -73,7 +68,7 @@ func newContendedFixture(t *testing.T, p provision.Provisioner) (api *fakeAPI, s
 	api.bind(t, "claim0")
 	synctest.Wait()
 	require.Len(t, api.claim(t, "claim0").Finalizers, 1, "the removal yields")
-	require.Empty(t, api.writtenEvents(t), "they yield")
+	require.Empty(t, api.writtenEvents(), "they yield")
 	return api, stop
 }
 
@@ -84,13 +79,13 @@ func TestUnneededWritesYield(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, api.claim(t, "claim0").Finalizers)
 		require.Empty(t, api.claim(t, "claim1").Finalizers)
-		require.Equal(t, "Provisioning", api.writtenEvents(t))
+		require.Equal(t, "Provisioning ProvisioningSucceeded", api.writtenEvents())
 	})
-	runSynctest("events for less than a second", t, func(t *testing.T) {
+	runSynctest("what is going on for less than a second", t, func(t *testing.T) {
 		api, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, "Provisioning", api.writtenEvents(t))
+		require.Equal(t, "Provisioning", api.writtenEvents())
 		require.Len(t, api.claim(t, "claim0").Finalizers, 1, "its removal still yields")
 	})
 	runSynctest("for no more than half a minute", t, func(t *testing.T) {
@@ -99,7 +94,7 @@ func TestUnneededWritesYield(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, api.claim(t, "claim0").Finalizers)
 		require.Len(t, api.claim(t, "claim1").Finalizers, 1)
-		require.Equal(t, "Provisioning", api.writtenEvents(t))
+		require.Equal(t, "Provisioning ProvisioningSucceeded", api.writtenEvents())
 	})
 	runSynctest("and not to who is stuck", t, func(t *testing.T) {
 		api, _ := newContendedFixture(t, &fakeProvisioner{})
@@ -123,7 +118,7 @@ func TestUnneededWritesYield(t *testing.T) {
 		api, stop := newContendedFixture(t, &fakeProvisioner{})
 		stop()
 		require.Empty(t, api.claim(t, "claim0").Finalizers)
-		require.Equal(t, "Provisioning", api.writtenEvents(t))
+		require.Equal(t, "Provisioning ProvisioningSucceeded", api.writtenEvents())
 	})
 }
 
@@ -135,7 +130,7 @@ func TestWarningsDoNotYield(t *testing.T) {
 		p.setProvisionErr(func(provision.VolumeOptions) error { return errors.New("no") })
 		api.createClaim(t, newClaim("failing", "fast"))
 		synctest.Wait()
-		require.Equal(t, "ProvisioningFailed", api.writtenEvents(t))
+		require.Equal(t, "ProvisioningFailed", api.writtenEvents())
 	})
 }
 
@@ -153,7 +148,7 @@ func TestSlowCallDoesNotMakeWritesYield(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Empty(t, api.claim(t, "claim0").Finalizers)
-		require.Equal(t, "Provisioning Provisioning", api.writtenEvents(t))
+		require.Equal(t, "Provisioning Provisioning ProvisioningSucceeded", api.writtenEvents())
 		time.Sleep(time.Minute)
 	})
 }

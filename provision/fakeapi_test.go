@@ -39,6 +39,8 @@ type fakeAPI struct {
 	uids    int
 	// writes counts what was written, by verb and resource.
 	writes map[string]int
+	// events are the reasons of the events that were written.
+	events []string
 }
 
 // versioned gives every written object a resourceVersion.
@@ -181,6 +183,11 @@ func (api *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, erro
 	switch action.GetVerb() {
 	case "create", "update", "patch", "delete":
 		api.writes[action.GetVerb()+" "+action.GetResource().Resource]++
+	}
+	if create, is := action.(k8stesting.CreateActionImpl); is {
+		if event, is := create.Object.(*corev1.Event); is {
+			api.events = append(api.events, event.Reason)
+		}
 	}
 	gvr, ns := action.GetResource(), action.GetNamespace()
 	switch a := action.(type) {

@@ -5,6 +5,7 @@
 //
 //   - Warnings have a queue of their own and never wait for other events.
 //   - Other events yield: Deps.Yield holds each of them back while more urgent writes are under way.
+//   - Late events, those of Deps.Late, have a queue of their own as well: they may wait for long and delay no other.
 //   - With Config.Debounce, the first event after a pause waits for that long, and those that follow it are written with it.
 //     An event that is written while its Pod starts takes CPU from that start, and its time is in whole seconds anyway.
 //

@@ -44,10 +44,20 @@ type Deps struct {
 	// Yield blocks while an event that is no Warning has to wait for more urgent writes: not for long after since, the time
 	// of the event, and not after ctx has ended. Nil: no event yields.
 	Yield func(ctx context.Context, since time.Time)
+	// Late are the events that wait for longer. Nil: none.
+	Late *Late
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// Clock; nil is the system's.
 	Clock clock.Clock
+}
+
+// Late describes events that nobody waits for, of those that are no Warnings. They delay no other event.
+type Late struct {
+	// Is returns whether an event is one of them. It must not change it.
+	Is func(event *corev1.Event) bool
+	// Yield is for them what Deps.Yield is for others.
+	Yield func(ctx context.Context, since time.Time)
 }
 
 // Config is how a Sink works. The zero value is valid.
@@ -82,9 +92,9 @@ func (c Config) withDefaults() Config {
 // Sink is a record.EventSink that writes in the background. Its methods never block and never fail. It is safe for
 // concurrent use.
 type Sink struct {
-	deps             Deps
-	config           Config
-	warnings, others *queue
+	deps                   Deps
+	config                 Config
+	warnings, others, late *queue
 	// limiter paces the requests; nil does not.
 	limiter flowcontrol.RateLimiter
 }
@@ -96,6 +106,9 @@ func New(deps Deps, config Config) (*Sink, error) {
 	if deps.Client == nil {
 		return nil, errors.New("eventsink: Deps.Client is required")
 	}
+	if deps.Late != nil && (deps.Late.Is == nil || deps.Late.Yield == nil) {
+		return nil, errors.New("eventsink: Deps.Late needs Is and Yield")
+	}
 	if config.QPS < 0 || config.Burst < 0 || config.Debounce < 0 || config.Quiet < 0 || config.DrainTimeout < 0 || config.MaxQueued < 0 {
 		return nil, fmt.Errorf("eventsink: negative value in Config %+v", config)
 	}
@@ -106,7 +119,8 @@ func New(deps Deps, config Config) (*Sink, error) {
 		deps.Clock = clock.RealClock{}
 	}
 	config = config.withDefaults()
-	s := &Sink{deps: deps, config: config, warnings: newQueue(config.MaxQueued), others: newQueue(config.MaxQueued)}
+	s := &Sink{deps: deps, config: config,
+		warnings: newQueue(config.MaxQueued), others: newQueue(config.MaxQueued), late: newQueue(config.MaxQueued)}
 	if config.QPS > 0 {
 		s.limiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, max(config.Burst, 1))
 	}
@@ -130,8 +144,11 @@ func (s *Sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
 
 func (s *Sink) add(w write) (*corev1.Event, error) {
 	queue := s.others
-	if w.event.Type == corev1.EventTypeWarning {
+	switch {
+	case w.event.Type == corev1.EventTypeWarning:
 		queue = s.warnings
+	case s.deps.Late != nil && s.deps.Late.Is(w.event):
+		queue = s.late
 	}
 	queue.add(w)
 	return w.event, nil
@@ -145,6 +162,9 @@ func (s *Sink) Start(ctx context.Context) error {
 	var writers sync.WaitGroup
 	writers.Go(contain.Loop(writing, "eventsink.run", "warnings", func(context.Context) { s.run(writing, ctx, s.warnings, nil) }))
 	writers.Go(contain.Loop(writing, "eventsink.run", "others", func(context.Context) { s.run(writing, ctx, s.others, s.deps.Yield) }))
+	if late := s.deps.Late; late != nil {
+		writers.Go(contain.Loop(writing, "eventsink.run", "late", func(context.Context) { s.run(writing, ctx, s.late, late.Yield) }))
+	}
 	<-ctx.Done()
 	timer := time.AfterFunc(s.config.DrainTimeout, cancel)
 	defer timer.Stop()

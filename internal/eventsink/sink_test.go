@@ -168,6 +168,42 @@ func TestWarningsDoNotYield(t *testing.T) {
 	})
 }
 
+// Late events wait for a longer time of their own, and those that are not late do not wait for them.
+func TestLateEventsDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, allow := fake.NewClientset(), make(chan struct{})
+		sink, err := eventsink.New(eventsink.Deps{Client: client.CoreV1(), Late: &eventsink.Late{
+			Is: func(event *corev1.Event) bool { return event.Name == "late" },
+			Yield: func(ctx context.Context, _ time.Time) {
+				select {
+				case <-allow:
+				case <-ctx.Done():
+				}
+			},
+		}}, eventsink.Config{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- sink.Start(ctx) }()
+		written := func() (names []string) {
+			synctest.Wait()
+			for _, action := range client.Actions() {
+				names = append(names, action.(clienttesting.CreateActionImpl).Object.(*corev1.Event).Name)
+			}
+			return names
+		}
+		for _, event := range []*corev1.Event{newEvent(normal, "late"), newEvent(normal, "a"), newEvent(warning, "b")} {
+			_, err := sink.Create(event)
+			require.NoError(t, err)
+		}
+		require.ElementsMatch(t, []string{"a", "b"}, written())
+		close(allow)
+		require.ElementsMatch(t, []string{"a", "b", "late"}, written())
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 func TestNothingYieldsAtTheEnd(t *testing.T) {
 	run(t, true, eventsink.Config{Debounce: time.Hour}, func(f *fixture) {
 		f.create(normal, "a")
@@ -254,4 +290,6 @@ func TestNewChecksItsArguments(t *testing.T) {
 	require.EqualError(t, err, "eventsink: Deps.Client is required")
 	_, err = eventsink.New(eventsink.Deps{Client: fake.NewClientset().CoreV1()}, eventsink.Config{Debounce: -1})
 	require.ErrorContains(t, err, "negative")
+	_, err = eventsink.New(eventsink.Deps{Client: fake.NewClientset().CoreV1(), Late: &eventsink.Late{}}, eventsink.Config{})
+	require.EqualError(t, err, "eventsink: Deps.Late needs Is and Yield")
 }

@@ -233,7 +233,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	c.loadModules(ctx, neededModules())
 	c.allowInotify()
 	if c.runs(proxyName) {
-		if err := filterBridge(); err != nil {
+		if err := errors.Join(filterBridge(), c.routeServices()); err != nil {
 			c.progress.Printf("warning: %v", err)
 		}
 	} else if err := c.removeProxyRules(ctx); err != nil { // of an earlier run

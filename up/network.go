@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -63,6 +64,33 @@ func (l Layout) setBridgeAddresses(link netlink.Link) error {
 		if err := netlink.AddrReplace(link, address); err != nil {
 			return fmt.Errorf("set the address of the pod bridge %s to %s: %w", l.Bridge(), address.IP, err)
 		}
+	}
+	return nil
+}
+
+// routeServices lets programs of this machine, the API server among them, reach Services' IPv4 addresses also while it has no default
+// route: kube-proxy gives a packet to a Service another destination only once the packet has a route. The route is in the table
+// default, in which the kernel looks last, so any other route takes precedence. It ends with the bridge.
+func (c *Cluster) routeServices() error {
+	_, services, err := c.networks()
+	if err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(c.Bridge())
+	if err != nil {
+		return fmt.Errorf("look up the pod bridge %s: %w", c.Bridge(), err)
+	}
+	return routeByDefault(link, services.v4, c.Gateway)
+}
+
+// routeByDefault routes a network to the interface where no other route leads to it; from is the address that packets then have.
+func routeByDefault(link netlink.Link, network netip.Prefix, from netip.Addr) error {
+	err := netlink.RouteReplace(&netlink.Route{
+		LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_DEFAULT, Scope: netlink.SCOPE_LINK, Src: from.AsSlice(),
+		Dst: &net.IPNet{IP: network.Addr().AsSlice(), Mask: net.CIDRMask(network.Bits(), 32)},
+	})
+	if err != nil {
+		return fmt.Errorf("route %s to %s: %w", network, link.Attrs().Name, err)
 	}
 	return nil
 }

@@ -4,10 +4,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestPortInUseNamesTheProcess(t *testing.T) {
@@ -46,4 +50,58 @@ func TestConflictsSayWhatToDo(t *testing.T) {
 	require.Equal(t, "berth0123abcd, left behind by the dead cluster 0123abcd: remove it with berth doctor --fix, or choose another range",
 		describeConflict("berth0123abcd", dead))
 	require.Contains(t, describeConflict("berth4567cdef", dead), "left behind by the dead cluster 4567cdef in /data:")
+}
+
+// The route to Services serves a machine without a default route, and gives way to any other route.
+func TestServicesAreRoutedWhereNoOtherRouteIs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread, whose network namespace this is, ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); !assert.NoError(t, err) {
+			return
+		}
+		services, gateway := netip.MustParsePrefix("10.86.0.0/16"), netip.MustParseAddr("10.85.0.1")
+		bridge := addBridge(t, "pods", "10.85.0.1/24")
+		routed := func() (link int, from string, err error) {
+			routes, err := netlink.RouteGet(net.IPv4(10, 86, 0, 10))
+			if err != nil {
+				return 0, "", err
+			}
+			return routes[0].LinkIndex, routes[0].Src.String(), nil
+		}
+		_, _, err := routed()
+		assert.ErrorIs(t, err, unix.ENETUNREACH)
+		for range 2 { // a later start finds it
+			assert.NoError(t, routeByDefault(bridge, services, gateway))
+		}
+		link, from, err := routed()
+		assert.NoError(t, err)
+		assert.Equal(t, bridge.Attrs().Index, link)
+		assert.Equal(t, gateway.String(), from)
+
+		uplink := addBridge(t, "uplink", "192.0.2.2/24")
+		assert.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Gw: net.IPv4(192, 0, 2, 1)}))
+		link, _, err = routed()
+		assert.NoError(t, err)
+		assert.Equal(t, uplink.Attrs().Index, link)
+	}()
+	<-done
+}
+
+// addBridge adds a bridge that is up.
+func addBridge(t *testing.T, name, address string) netlink.Link {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	assert.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	link, err := netlink.LinkByName(name)
+	assert.NoError(t, err)
+	parsed, err := netlink.ParseAddr(address)
+	assert.NoError(t, err)
+	assert.NoError(t, netlink.AddrAdd(link, parsed))
+	assert.NoError(t, netlink.LinkSetUp(link))
+	return link
 }

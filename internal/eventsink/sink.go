@@ -52,7 +52,7 @@ type Deps struct {
 	Clock clock.Clock
 }
 
-// Late describes events that nobody waits for, of those that are no Warnings. They delay no other event.
+// Late describes those events that are no Warnings, and that no person or program waits for. They delay no other event.
 type Late struct {
 	// Is returns whether an event is one of them. It must not change it.
 	Is func(event *corev1.Event) bool

@@ -30,6 +30,7 @@ type Container struct {
 	// created is the library's container as of its creation. It is used for what needs no current configuration.
 	created *libcontainer.Container
 	ownPIDs bool
+	ownRoot bool
 	cgroups map[string]string
 	seccomp string // file of the compiled profile; empty if there is none
 }
@@ -85,7 +86,7 @@ func Create(ctx context.Context, orphans *reaper.Orphans, request Request) (_ *C
 	}
 	return &Container{
 		id: request.ID, options: request.Options, orphans: orphans, created: created,
-		ownPIDs: hasOwnPIDNamespace(spec), cgroups: state.CgroupPaths, seccomp: profile,
+		ownPIDs: hasOwnPIDNamespace(spec), ownRoot: hasOwnRoot(converted), cgroups: state.CgroupPaths, seccomp: profile,
 	}, first, master, nil
 }
 
@@ -107,6 +108,9 @@ func (c *Container) Cgroups() map[string]string { return c.cgroups }
 
 // HasOwnPIDNamespace reports whether the kernel ends all processes of the container with its first.
 func (c *Container) HasOwnPIDNamespace() bool { return c.ownPIDs }
+
+// HasOwnRoot reports whether the container's root does not depend on the directory of the bundle at which it was mounted for its creation.
+func (c *Container) HasOwnRoot() bool { return c.ownRoot }
 
 // Start lets the first process run the user's program. ended is closed when that process has ended.
 func (c *Container) Start(ended <-chan struct{}) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // Options are those of the runtime in containerd's configuration.
@@ -120,4 +122,12 @@ func hasOwnPIDNamespace(spec *specs.Spec) bool {
 	return slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
 		return ns.Type == specs.PIDNamespace && ns.Path == ""
 	})
+}
+
+// hasOwnRoot reports whether nothing uses the container's root in the bundle once the container is created. Hooks may, and a container that
+// shares its mounts with the machine does.
+func hasOwnRoot(c *configs.Config) bool {
+	hooks := slices.ContainsFunc(slices.Collect(maps.Values(c.Hooks)), func(list configs.HookList) bool { return len(list) > 0 })
+	return c.Namespaces.Contains(configs.NEWNS) && c.Namespaces.PathOf(configs.NEWNS) == "" && !c.Namespaces.Contains(configs.NEWUSER) &&
+		!c.NoPivotRoot && c.RootPropagation&unix.MS_SHARED == 0 && !hooks
 }

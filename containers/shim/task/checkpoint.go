@@ -30,9 +30,12 @@ func (s *Service) Checkpoint(_ context.Context, r *api.CheckpointTaskRequest) (*
 	if status := t.state(t.init); status != tasktypes.Status_RUNNING && status != tasktypes.Status_PAUSED {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint container %s, which is %s: %w", r.ID, status, errdefs.ErrFailedPrecondition))
 	}
-	if err := t.inner.Checkpoint(t.bundle, container.Checkpoint{
-		Images: r.Path, Work: to.WorkPath, Parent: to.ParentPath, Exit: to.Exit, OpenTCP: to.OpenTcp,
-		ExternalSockets: to.ExternalUnixSockets, Terminal: to.Terminal, FileLocks: to.FileLocks, EmptyNamespaces: to.EmptyNamespaces,
+	// runc follows links in the container's root on the way to its mounts.
+	if err := t.rootfs.during(t.init.pid, func() error {
+		return t.inner.Checkpoint(t.bundle, container.Checkpoint{
+			Images: r.Path, Work: to.WorkPath, Parent: to.ParentPath, Exit: to.Exit, OpenTCP: to.OpenTcp,
+			ExternalSockets: to.ExternalUnixSockets, Terminal: to.Terminal, FileLocks: to.FileLocks, EmptyNamespaces: to.EmptyNamespaces,
+		})
 	}); err != nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("OCI runtime checkpoint failed: %w", err))
 	}

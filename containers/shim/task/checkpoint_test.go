@@ -13,10 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeRunc is a program that notes its arguments in a file beside it, leaves a log as CRIU does, and fails if there is a file "fail".
+// fakeRunc is a program that notes its arguments in a file beside it, leaves a log as CRIU does, and fails if there is a file "fail", or if
+// the machine does not see the container's root.
 const fakeRunc = `#!/bin/sh
 dir=$(dirname "$0")
 echo "$@" > "$dir/arguments"
+[ -e "$BUNDLE/rootfs/bin/sh" ] || { echo "no root"; exit 1; }
 while [ "$1" != --work-path ]; do shift; done
 echo "a file lock" > "$2/dump.log"
 [ ! -e "$dir/fail" ] || { echo "criu failed: type NOTIFY errno 0"; exit 1; }
@@ -30,6 +32,7 @@ func TestCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("BUNDLE", filepath.Join(f.dir, "c"))
 	f.run(t, "c", nil, []string{"/bin/sleep", "1000"})
 	encoded, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
 		WorkPath: f.dir, OpenTcp: true, FileLocks: true, EmptyNamespaces: []string{"network"},
@@ -62,6 +65,9 @@ func TestCheckpoint(t *testing.T) {
 				t.Errorf("the work directory is left: %v", err)
 			}
 			got[6] = "WORK"
+		}
+		if f.seesRoot(t, "c") {
+			t.Error("the machine sees the container's root after a checkpoint")
 		}
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("runc is called with %q, want %q", got, tt.want)

@@ -3,7 +3,6 @@ package task
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,12 +12,10 @@ import (
 	api "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/containers/shim/container"
 	"github.com/berth-dev/berth/containers/shim/guard"
@@ -74,13 +71,14 @@ func (s *Service) create(ctx context.Context, r *api.CreateTaskRequest) (_ *task
 	if err := saveOptions(r.Bundle, &runtimeOptions); err != nil {
 		return nil, err
 	}
-	t := &task{id: r.ID, bundle: r.Bundle, execs: make(map[string]*process)}
+	root, err := mountRootfs(r)
+	t := &task{id: r.ID, bundle: r.Bundle, rootfs: root, execs: make(map[string]*process)}
 	defer func() {
 		if err != nil {
 			t.unmount(ctx)
 		}
 	}()
-	if err := t.mountRootfs(r); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	config := stdio.Config{
@@ -110,6 +108,11 @@ func (s *Service) create(ctx context.Context, r *api.CreateTaskRequest) (_ *task
 	if err := os.WriteFile(filepath.Join(r.Bundle, pidFile), strconv.AppendInt(nil, int64(run.Pid), 10), 0o644); err != nil {
 		log.G(ctx).WithError(err).WithField("id", r.ID).Warn("failed to write a container's process ID")
 	}
+	if inner.HasOwnRoot() {
+		if err := root.hide(); err != nil {
+			log.G(ctx).WithError(err).WithField("id", r.ID).Warn("the machine sees a container's root")
+		}
+	}
 	t.inner, t.init = inner, newProcess("", config)
 	t.init.streams, t.init.run, t.init.pid = streams, run, run.Pid
 	if t.stopOOM, err = s.oom.Add(s.ctx, r.ID, inner.Cgroups()); err != nil {
@@ -117,45 +120,6 @@ func (s *Service) create(ctx context.Context, r *api.CreateTaskRequest) (_ *task
 		t.stopOOM = func() {}
 	}
 	return t, nil
-}
-
-// mountRootfs mounts the container's root in its bundle.
-func (t *task) mountRootfs(r *api.CreateTaskRequest) error {
-	if len(r.Rootfs) == 0 {
-		return nil
-	}
-	t.rootfs = filepath.Join(r.Bundle, "rootfs")
-	if err := os.Mkdir(t.rootfs, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("mount the container's root: %w", err)
-	}
-	var mounts []mount.Mount
-	for _, m := range r.Rootfs {
-		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	if err := mount.All(mounts, t.rootfs); err != nil {
-		return fmt.Errorf("mount the container's root: %w", err)
-	}
-	return nil
-}
-
-func (t *task) unmount(ctx context.Context) {
-	if err := t.unmountRootfs(); err != nil {
-		log.G(ctx).WithError(err).WithField("id", t.id).Warn("failed to unmount a container's root")
-	}
-}
-
-// unmountRootfs unmounts the container's root. Mounts below it and further ones at its place are found in the machine's mount table,
-// which is long when there are many Pods, so that is only read if there are any.
-func (t *task) unmountRootfs() error {
-	if t.rootfs == "" {
-		return nil
-	}
-	if err := unix.Unmount(t.rootfs, unix.UMOUNT_NOFOLLOW); err == nil {
-		if err := unix.Unmount(t.rootfs, unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EINVAL) { // it is no mount any more
-			return nil
-		}
-	}
-	return mount.UnmountRecursive(t.rootfs, unix.UMOUNT_NOFOLLOW)
 }
 
 // OptionsFile keeps the runtime's options in the bundle, for the removal of a container whose shim has died.

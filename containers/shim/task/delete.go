@@ -85,7 +85,7 @@ func (s *Service) deleteTask(ctx context.Context, t *task) (*api.DeleteResponse,
 		return nil, fmt.Errorf("failed to delete task: %w", err)
 	}
 	t.init.streams.Close()
-	if err := t.unmountRootfs(); err != nil {
+	if err := t.rootfs.unmount(); err != nil {
 		return nil, fmt.Errorf("unmount the container's root: %w", err)
 	}
 	if err := os.Rename(filepath.Join(t.bundle, ExitFile), filepath.Join(t.bundle, DeletedFile)); err != nil {

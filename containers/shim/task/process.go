@@ -14,12 +14,13 @@ import (
 
 // task is a container with its processes.
 type task struct {
-	id, bundle, rootfs string
-	inner              *container.Container
-	init               *process
-	stopOOM            func()
-	stats              stats
-	deleting           sync.Mutex // held by Delete
+	id, bundle string
+	rootfs     *rootfs
+	inner      *container.Container
+	init       *process
+	stopOOM    func()
+	stats      stats
+	deleting   sync.Mutex // held by Delete
 
 	mu        sync.Mutex // guards below
 	execs     map[string]*process

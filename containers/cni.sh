@@ -4,7 +4,7 @@
 #
 # The plugins are commands, which no program can import. So the compiler gets their sources, of the version that go.mod pins, in packages
 # of this module. In the copies, which are removed at the end, the name of the package is another one, and in those of bridge the import of the
-# package that executes the plugin host-local.
+# package that executes the plugin host-local, and the call that makes the pair of interfaces (package veth).
 #
 # usage: containers/cni.sh BIN_DIR
 set -eu
@@ -37,7 +37,8 @@ add() {
 		overlay="$overlay${overlay:+,}\"$here/$2/added_$name\":\"$generated/$2/added_$name\""
 	done
 }
-add "$sources/plugins/main/bridge" cni/bridge "s|^package main\$|package bridge|;s|\"$plugins/pkg/ipam\"|\"$module/containers/cni/ipam\"|"
+add "$sources/plugins/main/bridge" cni/bridge "s|^package main\$|package bridge|;s|\"$plugins/pkg/ipam\"|\"$module/containers/cni/ipam\"|;s|ip\.SetupVeth(|connectPod(|"
+grep -q 'connectPod(' "$generated/cni/bridge/added_bridge.go" || { echo "$0: bridge.go has no call of SetupVeth" >&2; exit 1; }
 add "$sources/plugins/ipam/host-local" cni/hostlocal 's|^package main$|package hostlocal|'
 add ../up/addressfilter cni/addressfilter ''
 add ../cmd/berth-cni cmd/berth-cni "s|\"$module/up/addressfilter\"|\"$module/containers/cni/addressfilter\"|"

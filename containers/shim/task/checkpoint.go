@@ -16,7 +16,7 @@ import (
 )
 
 // Checkpoint saves the state of a container that runs or is paused.
-func (s *Service) Checkpoint(_ context.Context, r *api.CheckpointTaskRequest) (*emptypb.Empty, error) {
+func (s *Service) Checkpoint(ctx context.Context, r *api.CheckpointTaskRequest) (*emptypb.Empty, error) {
 	t, err := s.task(r.ID)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (s *Service) Checkpoint(_ context.Context, r *api.CheckpointTaskRequest) (*
 		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint container %s, which is %s: %w", r.ID, status, errdefs.ErrFailedPrecondition))
 	}
 	// runc follows links in the container's root on the way to its mounts.
-	if err := t.rootfs.during(t.init.pid, func() error {
+	if err := t.rootfs.during(ctx, t.init.pid, func() error {
 		return t.inner.Checkpoint(t.bundle, container.Checkpoint{
 			Images: r.Path, Work: to.WorkPath, Parent: to.ParentPath, Exit: to.Exit, OpenTCP: to.OpenTcp,
 			ExternalSockets: to.ExternalUnixSockets, Terminal: to.Terminal, FileLocks: to.FileLocks, EmptyNamespaces: to.EmptyNamespaces,

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,14 +10,16 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/containers/shim/guard"
 )
 
 // during calls do while the machine sees the root of the container, of which pid is a process, at its path in the bundle.
-func (f *rootfs) during(pid int, do func() error) (err error) {
+func (f *rootfs) during(ctx context.Context, pid int, do func() error) (err error) {
 	if f.held == nil {
 		return do()
 	}
-	root, err := rootOf(pid)
+	root, err := rootOf(ctx, pid)
 	if err != nil {
 		return fmt.Errorf("show the container's root: %w", err)
 	}
@@ -34,19 +37,16 @@ func (f *rootfs) during(pid int, do func() error) (err error) {
 
 // rootOf returns a copy, mounted nowhere, of the mount that a process has at its root. Only a thread in the mount namespace of the process can
 // make one, and it ends afterwards.
-func rootOf(pid int) (*os.File, error) {
-	type result struct {
-		root *os.File
-		err  error
-	}
-	results := make(chan result)
-	go func() {
+func rootOf(ctx context.Context, pid int) (root *os.File, err error) {
+	err = errors.New("a panic") // until it has returned
+	done := make(chan struct{})
+	guard.Go(ctx, "task.rootOf", func() {
+		defer close(done)
 		runtime.LockOSThread() // for good: Go ends the thread
-		root, err := copyRoot(filepath.Join("/proc", strconv.Itoa(pid), "ns", "mnt"))
-		results <- result{root, err}
-	}()
-	r := <-results
-	return r.root, r.err
+		root, err = copyRoot(filepath.Join("/proc", strconv.Itoa(pid), "ns", "mnt"))
+	})
+	<-done
+	return root, err
 }
 
 func copyRoot(namespace string) (*os.File, error) {

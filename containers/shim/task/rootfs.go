@@ -21,7 +21,7 @@ import (
 type rootfs struct {
 	path string // empty if the caller has prepared the root
 	// held keeps the file system mounted, until it is closed, once the machine does not see it any more. Without that the last process of
-	// the container would unmount it, and write to the disk what of it is not there, before anybody learned that it has ended.
+	// the container would unmount it, and write its changes to the disk, before anybody learned that it has ended.
 	held *os.File
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: hack/netns.sh COMMAND [ARGUMENT...]
-# Runs the command in a network namespace of its own, which ends with it: a machine with one network interface, and a default route
+# Runs the command in a network namespace of its own, which ends with it: a machine with one network interface, and default routes
 # behind which there is no response. Clusters there do not meet those of the machine's network, where only one may have kube-proxy.
 set -eu
 exec unshare --net sh -eu -c '
@@ -11,4 +11,7 @@ exec unshare --net sh -eu -c '
 	ip link set uplink up
 	ip neighbour add 172.31.250.1 lladdr 02:00:00:00:00:01 dev uplink nud permanent
 	ip route add default via 172.31.250.1
+	ip address add fd31:250::2/64 dev uplink nodad
+	ip neighbour add fd31:250::1 lladdr 02:00:00:00:00:01 dev uplink nud permanent
+	ip -6 route add default via fd31:250::1
 	exec "$@"' sh "$@"

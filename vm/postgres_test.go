@@ -33,11 +33,14 @@ const (
 	numbersPerBoot = 1_000_000
 )
 
-// berthUnit is the unit that docs/nodes.md recommends, so that the cluster comes up with the machine.
+// berthUnit is the unit that docs/nodes.md recommends, so that the cluster comes up with the machine. It is tried until the machine has the
+// host's directory with the programs, which comes after the boot.
 const berthUnit = `[Unit]
 Description=Kubernetes on this machine
 After=network.target
+StartLimitIntervalSec=0
 [Service]
+RestartSec=1
 Environment=HOME=/root
 ExecStart=` + postgresShare + `/berth --data-dir ` + postgresDir + ` up --eviction-hard=memory.available<0%,nodefs.available<0%,imagefs.available<0%
 KillMode=process

@@ -11,7 +11,9 @@ exec unshare --net sh -eu -c '
 	ip link set uplink up
 	ip neighbour add 172.31.250.1 lladdr 02:00:00:00:00:01 dev uplink nud permanent
 	ip route add default via 172.31.250.1
-	ip address add fd31:250::2/64 dev uplink nodad
-	ip neighbour add fd31:250::1 lladdr 02:00:00:00:00:01 dev uplink nud permanent
-	ip -6 route add default via fd31:250::1
+	if [ "$(cat /proc/sys/net/ipv6/conf/uplink/disable_ipv6 2>/dev/null)" = 0 ]; then
+		ip address add fd31:250::2/64 dev uplink nodad
+		ip neighbour add fd31:250::1 lladdr 02:00:00:00:00:01 dev uplink nud permanent
+		ip -6 route add default via fd31:250::1
+	fi
 	exec "$@"' sh "$@"

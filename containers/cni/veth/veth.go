@@ -18,7 +18,7 @@ import (
 // attempts is how many random names of the machine's interface are tried.
 const attempts = 10
 
-// Setup creates the pair in the network namespace of the calling thread, and moves one interface to the machine's. It replaces the
+// Setup creates the pair: one interface in the network namespace of the calling thread, the other in the machine's. It replaces the
 // function SetupVeth of the plugins' package ip, and differs from that in that both interfaces have IPv6 disabled.
 //
 // The machine's interface is a port of a bridge, and no end of IPv6: the bridge is. The Pod's has no address yet, and the plugin enables IPv6

@@ -7,6 +7,8 @@
 #   RUNTIME   the runtime of all Pods: runc (by containerd's own shim) or berth (default runc)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
 #   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node, for the specs of CPUs, memory and topology
+#   SWAP      if set, the virtual machine has swap
+#   QUOTA     if set, the virtual machine's kubelet has a file system with project quotas
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
 #   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 2)
@@ -25,6 +27,8 @@ bin=${BIN:-$here/../bin}
 kubelet=${KUBELET:-berth} where=machine
 [ -n "${NATIVE:-}" ] && { where=native; set -- --native "$@"; }
 [ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --numa 2 "$@"; }
+[ -n "${SWAP:-}" ] && { where=swap; set -- --swap "$@"; }
+[ -n "${QUOTA:-}" ] && { where=quota; set -- --quota "$@"; }
 "$here/build.sh" "$bin" node
 mkdir -p "$here/node"
 name=$where-$kubelet

@@ -33,7 +33,7 @@ type nodeOptions struct {
 	report, passed, results    string
 	focus, skip                string
 	again                      string
-	native                     bool
+	native, swap, quota        bool
 	parallel, attempts, memory int
 	cpus, sockets, numa        int
 	limit                      int
@@ -85,6 +85,8 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "omit the specs whose name matches this regular expression")
 	flags.BoolVar(&o.native, "native", false, "run in namespaces of this machine, which must have cgroup v1, instead of a virtual machine")
+	flags.BoolVar(&o.swap, "swap", false, "give the virtual machine swap, for the specs about it")
+	flags.BoolVar(&o.quota, "quota", false, "give the virtual machine's kubelet a file system with project quotas, for the specs about them")
 	flags.IntVar(&o.parallel, "parallel", 2, "how many specs run at once")
 	flags.IntVar(&o.attempts, "attempts", 2, "attempts for each spec; the report names those that needed more than one")
 	flags.IntVar(&o.memory, "memory", 6144, "the virtual machine's memory in MiB")
@@ -106,6 +108,8 @@ func parseNode(args []string) (nodeOptions, error) {
 		return nodeOptions{}, fmt.Errorf("--runtime %q: want runc or berth", o.runtime)
 	case o.focus != "" && o.list != "":
 		return nodeOptions{}, errors.New("--focus and --list exclude each other")
+	case o.native && (o.swap || o.quota):
+		return nodeOptions{}, errors.New("--swap and --quota are for a virtual machine: omit --native")
 	case o.attempts < 1 || o.parallel < 1 || o.limit < 1:
 		return nodeOptions{}, fmt.Errorf("--attempts %d --parallel %d --limit %d: all must be at least 1", o.attempts, o.parallel, o.limit)
 	case o.again != "" && o.again != againFailed && o.again != againAll:
@@ -177,7 +181,7 @@ func (o nodeOptions) runSpecs(
 	share := filepath.Join(out, "share")
 	err = nodemachine.Write(share, nodemachine.Content{
 		Programs: o.programs(bin), Containerd: o.containerd, Images: layout.Dir(),
-		SandboxImage: imageutils.GetE2EImage(imageutils.Pause), Shim: shims[o.runtime],
+		SandboxImage: imageutils.GetE2EImage(imageutils.Pause), Shim: shims[o.runtime], Extras: o.extras(),
 		Command: suite.NodeCommand(suite.Config{
 			Bin: nodemachine.Program(""), OutDir: nodemachine.Logs, Focus: suite.Exactly(names), Parallel: o.parallel,
 			Attempts: o.attempts, Timeout: o.timeout,
@@ -250,6 +254,18 @@ func (o nodeOptions) programs(bin string) map[string]string {
 		programs[name] = filepath.Join(bin, name)
 	}
 	return programs
+}
+
+// extras are what the machine is to have besides.
+func (o nodeOptions) extras() []string {
+	var extras []string
+	if o.swap {
+		extras = append(extras, nodemachine.Swap)
+	}
+	if o.quota {
+		extras = append(extras, nodemachine.Quota)
+	}
+	return extras
 }
 
 // suiteFlags are what the suite has to know of the machine.

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs upstream's node suite in this machine, as root. The directory of this script has bin/ (the suite, the kubelet under
-# that name, containerd and the rest), images/ (an OCI layout), suite (the command to run, written by the caller), and, if an import
+# that name, containerd and the rest), images/ (an OCI layout), suite (the command to run, written by the caller), extras (the names of
+# what the machine is to have besides, each made by the script of that name) and, if an import
 # takes too long in this machine, store/: what containerd stores of the images, made by vm/imagestore.sh.
 # Without systemd systemctl.sh and kubelet.sh stop and start the kubelet.
 # Reports and logs are in /var/log/e2e-node afterwards. The exit code is the suite's.
@@ -8,6 +9,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=/var/log/e2e-node work=/var/lib/e2e-node
 mkdir -p $out $work/tools
+while read -r extra; do sh "$here/$extra.sh"; done <"$here/extras"
 [ ! -d "$here/store" ] || cp -a "$here/store" /var/lib/containerd
 SHIM=$(cat "$here/shim") sh "$here/containerd.sh" "$here/bin" 10.100.0.0/24 "$(cat "$here/sandbox-image")"
 

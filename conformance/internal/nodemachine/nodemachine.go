@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-//go:embed machine.sh isolate.sh systemctl.sh kubelet.sh kubelet.yaml
+//go:embed machine.sh isolate.sh systemctl.sh kubelet.sh kubelet.yaml swap.sh quota.sh
 var scripts embed.FS
 
 // MountPoint is where the machine has the directory, whether it is a virtual machine or namespaces of this one.
@@ -28,6 +28,12 @@ const Script = "sh " + MountPoint + "/machine.sh"
 // Logs is the machine's directory of reports and logs.
 const Logs = "/var/log/e2e-node"
 
+// What a virtual machine can have besides; without them specs about swap and project quotas are skipped.
+const (
+	Swap  = "swap"
+	Quota = "quota"
+)
+
 // Content says what the directory gets.
 type Content struct {
 	// Programs are the files of bin/: name there to path here. The suite, ginkgo, kubelet, berth, conformance and what
@@ -41,6 +47,8 @@ type Content struct {
 	SandboxImage string
 	// Shim is the program of the runtime of all Pods.
 	Shim string
+	// Extras are what the machine is to have besides: [Swap] or [Quota].
+	Extras []string
 	// Command is the suite's command line; see [Program].
 	Command []string
 }
@@ -101,7 +109,12 @@ func write(dir string, content Content) error {
 			return err
 		}
 	}
+	var extras strings.Builder
+	for _, extra := range content.Extras {
+		fmt.Fprintln(&extras, extra)
+	}
 	return errors.Join(os.WriteFile(filepath.Join(dir, "sandbox-image"), []byte(content.SandboxImage+"\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "extras"), []byte(extras.String()), 0o644),
 		os.WriteFile(filepath.Join(dir, "shim"), []byte(content.Shim+"\n"), 0o644),
 		os.WriteFile(filepath.Join(dir, "suite"), []byte("exec "+shellWords(content.Command)+"\n"), 0o644))
 }

@@ -21,12 +21,12 @@ func TestWriteFollowsLinksAndReplacesWhatWasThere(t *testing.T) {
 	}
 	err := nodemachine.Write(dir, nodemachine.Content{
 		Programs: map[string]string{"kubelet": link, "cni/bridge": program}, Containerd: program, Images: images,
-		SandboxImage: "example.test/pause:1", Shim: "a-shim", Command: []string{program, "it's", "$HOME", "two words"},
+		SandboxImage: "example.test/pause:1", Shim: "a-shim", Extras: []string{nodemachine.Swap}, Command: []string{program, "it's", "$HOME", "two words"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"bin/cni/bridge", "images/blobs/sha256/abc", "shim", "machine.sh", "isolate.sh", "containerd.sh", "kubelet.yaml"} {
+	for _, name := range []string{"bin/cni/bridge", "images/blobs/sha256/abc", "shim", "machine.sh", "swap.sh", "isolate.sh", "containerd.sh", "kubelet.yaml"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
@@ -36,6 +36,9 @@ func TestWriteFollowsLinksAndReplacesWhatWasThere(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "old")); !os.IsNotExist(err) {
 		t.Errorf("a file of an earlier run is left: %v", err)
+	}
+	if extras, err := os.ReadFile(filepath.Join(dir, "extras")); err != nil || string(extras) != "swap\n" {
+		t.Errorf("the machine is to have %q besides (%v), want swap", extras, err)
 	}
 	out, err := exec.Command("sh", filepath.Join(dir, "suite")).Output()
 	if want := "it's $HOME two words\n"; err != nil || string(out) != want {

@@ -205,19 +205,28 @@ func (a *API) remove(uid types.UID) {
 }
 
 // annotate returns a copy of the Pod with our local annotations and without managed fields, which the kubelet does not
-// use. The time of first sight is that of the old version.
+// use. The time of first sight is that of the old version, and so are the strings of annotations that it has, too: workers may
+// hold several versions of a Pod, and annotations may have 256 KiB.
 func (a *API) annotate(pod, old *corev1.Pod) *corev1.Pod {
-	seen := a.deps.Clock.Now().Format(time.RFC3339Nano)
-	if old != nil && old.Annotations[SeenAnnotation] != "" {
-		seen = old.Annotations[SeenAnnotation]
+	var before map[string]string
+	if old != nil {
+		before = old.Annotations
+	}
+	seen := before[SeenAnnotation]
+	if seen == "" {
+		seen = a.deps.Clock.Now().Format(time.RFC3339Nano)
 	}
 	out := *pod // the object belongs to the reflector
 	out.ManagedFields = nil
 	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
 	for key, value := range pod.Annotations {
-		if !isLocalAnnotation(key) {
-			out.Annotations[key] = value
+		if isLocalAnnotation(key) {
+			continue
 		}
+		if known := before[key]; known == value {
+			value = known
+		}
+		out.Annotations[key] = value
 	}
 	out.Annotations[SourceAnnotation], out.Annotations[SeenAnnotation] = SourceAPI, seen
 	return &out

@@ -2,9 +2,11 @@ package config_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -107,6 +109,22 @@ func TestLocalAnnotations(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), seen, time.Minute)
 	require.Equal(t, "file", p.Annotations[config.SourceAnnotation], "the reflector's object is left alone")
+}
+
+func TestVersionsOfAPodShareTheirAnnotations(t *testing.T) {
+	r := &recorder{}
+	a := newSource(t, r)
+	version := func(change string) *corev1.Pod {
+		p := pod("p", "u", 0)
+		p.Annotations = map[string]string{"note": strings.Repeat("x", 100), "changes": change}
+		require.NoError(t, a.Update(p))
+		return r.last
+	}
+	first, second := version("1"), version("2")
+	require.Equal(t, "1", first.Annotations["changes"])
+	require.Equal(t, "2", second.Annotations["changes"])
+	require.Equal(t, first.Annotations["note"], second.Annotations["note"])
+	require.Same(t, unsafe.StringData(first.Annotations["note"]), unsafe.StringData(second.Annotations["note"]))
 }
 
 func TestNameGivenToANewPod(t *testing.T) {

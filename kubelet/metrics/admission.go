@@ -24,7 +24,15 @@ type instrumentedAdmitter struct {
 
 // Admit implements podworker.Admitter.
 func (a *instrumentedAdmitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
-	failure := a.Admitter.Admit(pod, others)
+	return a.count(a.Admitter.Admit(pod, others))
+}
+
+// Readmit implements podworker.Admitter.
+func (a *instrumentedAdmitter) Readmit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+	return a.count(a.Admitter.Readmit(pod, others))
+}
+
+func (a *instrumentedAdmitter) count(failure *status.Failure) *status.Failure {
 	if failure != nil {
 		a.rejections.WithLabelValues(failure.Reason).Inc()
 	}

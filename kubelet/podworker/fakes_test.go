@@ -196,6 +196,8 @@ type admitter struct {
 	milliCPU      int64           // of the node: Resize defers what does not fit; 0 for no limit
 	calls         map[string]int
 	others        []*corev1.Pod // which the last Pod was admitted beside
+	readmission   *status.Failure
+	readmitted    []string
 }
 
 func (a *admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
@@ -209,6 +211,13 @@ func (a *admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 		a.calls["again"]++
 	}
 	return a.rejection
+}
+
+func (a *admitter) Readmit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.readmitted = append(a.readmitted, string(pod.UID))
+	return a.readmission
 }
 
 func (a *admitter) Resize(_, pod *corev1.Pod, others []*corev1.Pod) *status.Failure {

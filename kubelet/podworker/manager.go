@@ -148,24 +148,33 @@ func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 
 // admit reports why the node rejects a new Pod, nil if it admits it, and which Pods end for it. The caller holds mu.
 func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
-	// A Pod with a start time was admitted before: a restart of the kubelet does not admit it again.
-	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
+	started := pod.Status.StartTime != nil // an earlier process has admitted it, and most of that it needs not be asked again
+	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil && !started {
 		return nil, Preemption{}
 	}
 	candidate := pod
 	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
-		candidate = granted // an earlier process admitted it, and did no more
+		candidate = granted // an earlier process admitted it
 	}
-	preemption, others := m.choosePreempted(candidate, m.activePodsExcept(nil))
+	decide, preemption, others := m.deps.Admitter.Readmit, Preemption{}, m.activePodsExcept(nil)
+	if !started {
+		decide = m.deps.Admitter.Admit
+		preemption, others = m.choosePreempted(candidate, others)
+	}
 	var failure *status.Failure
 	err := contain.Do("podworker.admit", podutil.Name(pod), func() error {
-		failure = m.deps.Admitter.Admit(candidate, others)
+		failure = decide(candidate, others)
 		return nil
 	})
 	if err != nil {
 		failure = &status.Failure{Reason: ReasonPanicked, Message: "The kubelet panicked while it admitted this Pod: " + err.Error()}
 	}
-	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
+	if pod.DeletionTimestamp != nil {
+		return nil, Preemption{} // it ends anyway
+	}
+	if !started {
+		m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
+	}
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
 		m.deps.Logger.Warn("Pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/resources/rejection"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 func TestTheLastStatusDoesNotWaitForTheSandbox(t *testing.T) {
@@ -151,4 +152,26 @@ func TestAPodWhoseDevicesAreGoneFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, boxes.Items)
 	require.True(t, f.recorder.hasPrefix("Warning UnexpectedAdmissionError Pod was rejected: no device"))
+}
+
+// TestPodsOfAnEarlierProcessAreReadmitted: the node is asked only whether it can go on running them.
+func TestPodsOfAnEarlierProcessAreReadmitted(t *testing.T) {
+	f := newFixture(t)
+	f.admitter.rejection = &status.Failure{Reason: "OutOfcpu", Message: "no room"}
+	started := metav1.NewTime(f.clock.Now())
+	kept := pod("kept")
+	kept.Status.StartTime = &started
+	f.add(kept)
+	f.waitStatus(kept.UID, "running", running)
+	f.admitter.readmission = &status.Failure{Reason: rejection.Unexpected, Message: "no CPUs"}
+	lost, ending := pod("lost"), deleted(pod("ending"))
+	lost.Status.StartTime, ending.Status.StartTime = &started, &started
+	f.add(lost)
+	f.waitStatus(lost.UID, "failed", func(s corev1.PodStatus) bool {
+		return s.Phase == corev1.PodFailed && s.Reason == rejection.Unexpected && s.Message == "no CPUs"
+	})
+	f.add(ending)
+	f.waitFor("the end of a Pod that ends anyway", func() bool { return f.statuses.isFinished(ending.UID) })
+	require.Equal(t, []string{"uid-kept", "uid-lost", "uid-ending"}, f.admitter.readmitted)
+	require.Empty(t, f.admitter.calls)
 }

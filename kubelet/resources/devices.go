@@ -20,6 +20,9 @@ func (m *Manager) PrepareContainer(ctx context.Context, pod *corev1.Pod, c *core
 	if err != nil || !claims.Used(pod) {
 		return out, err
 	}
+	if err := m.claims.Recover(ctx, pod.UID); err != nil {
+		return out, err
+	}
 	claimed, err := m.claims.CDIDevices(pod, c)
 	if err != nil || len(claimed) == 0 {
 		return out, err

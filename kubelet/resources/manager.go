@@ -57,8 +57,10 @@ type Manager struct {
 	memory    *memory.Manager
 	devices   *devices.Manager
 	claims    *claims.Manager
-	// opened says that the state files have been read.
+	// opened says that the state files have been read; lost are those of cpus and memory whose file has none of the decisions that an earlier
+	// process may have made.
 	opened bool
+	lost   []provider
 	clock  clock.Clock
 	placed placements
 	// placing guards placed; mu is not locked while it is.
@@ -100,11 +102,19 @@ func (m *Manager) open() error {
 	if m.opened {
 		return nil
 	}
-	if err := m.cpus.Open(); err != nil {
-		return err
-	}
-	if err := m.memory.Open(); err != nil {
-		return err
+	m.lost = nil
+	for _, with := range []interface {
+		provider
+		Open() (found bool, err error)
+		Static() bool
+	}{m.cpus, m.memory} {
+		found, err := with.Open()
+		if err != nil {
+			return err
+		}
+		if !found && with.Static() {
+			m.lost = append(m.lost, with)
+		}
 	}
 	if err := m.claims.Open(); err != nil {
 		return err
@@ -139,16 +149,36 @@ func (m *Manager) Collectors() []prometheus.Collector {
 func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	start := time.Now()
-	m.metrics.TopologyRequests.Inc()
 	m.retryReleases()
 	var err error
 	if !m.config.plain() {
 		err = m.open() // a Pod may come before the start
 	}
-	if err == nil {
-		err = m.admit(attrs.Pod)
+	if err != nil {
+		return refuse(err)
 	}
+	return m.decide(attrs.Pod, m.providers)
+}
+
+// Readmit gives a Pod that an earlier process has admitted what the state files do not have any more. Its containers are moved to it.
+func (m *Manager) Readmit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.open(); err != nil {
+		return refuse(err)
+	}
+	m.claims.Readmit(attrs.Pod)
+	if len(m.lost) == 0 {
+		return lifecycle.PodAdmitResult{Admit: true}
+	}
+	return m.decide(attrs.Pod, m.lost)
+}
+
+// decide admits a Pod as far as the providers are concerned. The caller holds mu.
+func (m *Manager) decide(pod *corev1.Pod, providers []provider) lifecycle.PodAdmitResult {
+	start := time.Now()
+	m.metrics.TopologyRequests.Inc()
+	err := m.admit(pod, providers)
 	m.metrics.TopologyDuration.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 	if err == nil {
 		return lifecycle.PodAdmitResult{Admit: true}
@@ -156,15 +186,19 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 	if m.config.Policy != hints.None {
 		m.metrics.TopologyErrors.Inc()
 	}
+	return refuse(err)
+}
+
+func refuse(err error) lifecycle.PodAdmitResult {
 	refused := rejection.From(err)
 	return lifecycle.PodAdmitResult{Reason: refused.Reason, Message: refused.Message}
 }
 
-func (m *Manager) admit(pod *corev1.Pod) error {
+func (m *Manager) admit(pod *corev1.Pod, providers []provider) error {
 	for _, p := range m.providers {
 		p.Begin()
 	}
-	if err := m.allocate(pod); err != nil {
+	if err := m.allocate(pod, providers); err != nil {
 		for _, p := range m.providers {
 			p.Rollback()
 		}
@@ -191,8 +225,8 @@ func (m *Manager) commit(uid types.UID) error {
 	return nil
 }
 
-// allocate allocates what the containers of a Pod request.
-func (m *Manager) allocate(pod *corev1.Pod) error {
+// allocate allocates what the containers of a Pod request from the providers, on NUMA nodes that suit all.
+func (m *Manager) allocate(pod *corev1.Pod, providers []provider) error {
 	var hint hints.Hint
 	if m.config.PodScope && m.config.Policy != hints.None {
 		var err error
@@ -211,7 +245,7 @@ func (m *Manager) allocate(pod *corev1.Pod) error {
 				return err
 			}
 		}
-		for _, p := range m.providers {
+		for _, p := range providers {
 			if err := p.Allocate(pod, c, hint); err != nil {
 				return err
 			}

@@ -2,6 +2,8 @@ package resources_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/resources"
+	"github.com/berth-dev/berth/kubelet/resources/cpus"
 	"github.com/berth-dev/berth/kubelet/resources/machine/machinetest"
 )
 
@@ -134,4 +137,31 @@ func TestPodsThatNoWorkerReadsDoNotBlockForEver(t *testing.T) {
 		m.Retain(func(types.UID) bool { return true })
 		require.ErrorContains(t, <-place(t.Context(), m), "the containers of Pod unread, which may be on them, have not been read yet")
 	})
+}
+
+// TestDecisionsThatAreLostAreMadeAgain: the file is damaged, or someone has removed it, while a container has CPUs of its own.
+func TestDecisionsThatAreLostAreMadeAgain(t *testing.T) {
+	dir := t.TempDir()
+	m := newPlacing(t, dir)
+	admitOwn(t, m)
+	readmit := func(m *resources.Manager, uid types.UID) lifecycle.PodAdmitResult {
+		return m.Readmit(&lifecycle.PodAdmitAttributes{Pod: exclusivePod(uid)})
+	}
+	m = newPlacing(t, dir)
+	require.True(t, readmit(m, "own").Admit)
+	require.Equal(t, "1", m.Pin("own", "c").CPUs)
+	require.True(t, readmit(m, "unknown").Admit)
+	require.False(t, m.HasExclusiveCPUs("unknown"), "nothing is lost, so this Pod has none")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, cpus.StateFile), nil, 0o600))
+	m = newPlacing(t, dir)
+	require.False(t, m.HasExclusiveCPUs("own"))
+	for _, uid := range []types.UID{"first", "own", "third"} {
+		require.True(t, readmit(m, uid).Admit)
+		require.True(t, m.Pin(uid, "c").Exclusive)
+	}
+	require.Equal(t, "2", m.Pin("own", "c").CPUs, "it moves there")
+	refused := readmit(m, "fourth")
+	require.False(t, refused.Admit)
+	require.Contains(t, refused.Message, "not enough CPUs are free")
 }

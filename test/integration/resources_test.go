@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/internal/pidfile"
+	"github.com/berth-dev/berth/internal/statefile"
 )
 
 // sampleResource is what upstream's sample device plugin provides.
@@ -113,15 +114,27 @@ func (c *cluster) waitAllowed(pod string, want cpuset.CPUSet) {
 // podResources returns what the podresources socket says of a Pod's container.
 func (c *cluster) podResources(pod string) *podresourcesapi.ContainerResources {
 	c.t.Helper()
+	of, err := c.readPodResources(pod)
+	require.NoError(c.t, err)
+	return of
+}
+
+func (c *cluster) readPodResources(pod string) (*podresourcesapi.ContainerResources, error) {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(c.dataDir, "kubelet", "pod-resources", "kubelet.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(c.t, err)
+	if err != nil {
+		return nil, err
+	}
 	defer conn.Close()
 	resp, err := podresourcesapi.NewPodResourcesListerClient(conn).Get(c.t.Context(),
 		&podresourcesapi.GetPodResourcesRequest{PodName: pod, PodNamespace: "default"})
-	require.NoError(c.t, err)
-	require.Len(c.t, resp.PodResources.Containers, 1)
-	return resp.PodResources.Containers[0]
+	if err != nil {
+		return nil, err
+	}
+	if found := len(resp.PodResources.Containers); found != 1 {
+		return nil, fmt.Errorf("Pod %s has %d containers with resources, want 1", pod, found)
+	}
+	return resp.PodResources.Containers[0], nil
 }
 
 // killNode kills the process with the kubelet, and waits until it has been started again and the Node is ready.
@@ -176,6 +189,7 @@ func TestResourcesOfTheirOwn(t *testing.T) {
 	}{
 		{"the kubelet", c.killNode}, {"the device plugin", plugin.kill}, {"the DRA driver", driver.kill},
 		{"all", func() { plugin.kill(); driver.kill(); c.killNode() }},
+		{"a kubelet whose states are damaged", func() { c.killNodeAndDamageItsStates(t) }},
 	} {
 		kill.do()
 		c.waitDevices(2)
@@ -198,6 +212,29 @@ func TestResourcesOfTheirOwn(t *testing.T) {
 	driver.stop()
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// killNodeAndDamageItsStates damages what the kubelet knows of CPUs, memory and claims, but for devices, whose containers would lose them.
+func (c *cluster) killNodeAndDamageItsStates(t *testing.T) {
+	var files []string
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "dra_manager_state"} {
+		file := filepath.Join(c.dataDir, "kubelet", name)
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.NoError(t, os.Truncate(file, info.Size()/2))
+		files = append(files, file)
+	}
+	c.killNode()
+	for _, file := range files {
+		require.NoError(t, c.poll(func(context.Context) bool {
+			aside, err := statefile.Asides(file)
+			return err == nil && len(aside) == 1
+		}), "%s is not set aside", file)
+	}
+	require.NoError(t, c.poll(func(context.Context) bool {
+		claim, err := c.readPodResources("claim")
+		return err == nil && len(claim.DynamicResources) == 1
+	}), "the claim is not prepared again")
 }
 
 // checkRefusal requests more devices than are free, past the scheduler, and reads why the node refuses that.

@@ -64,14 +64,14 @@ func (f File) Read(policy string, into Content) (found bool, err error) {
 	return true, nil
 }
 
-// Open is Read for the start of a manager. If containers have nothing of their own by the policy, a damaged file is set aside, and found is
-// false then: nothing that runs depends on it.
-func (f File) Open(logger *slog.Logger, policy string, containersHaveOwn bool, into Content) (found bool, err error) {
+// Open is Read for the start of a manager. A damaged file is set aside, and found is false then: the Pods of the node are admitted anew, so
+// that containers get what they are to have for themselves, perhaps not what they had. effect says what that means.
+func (f File) Open(logger *slog.Logger, policy, effect string, into Content) (found bool, err error) {
 	found, err = f.Read(policy, into)
-	if containersHaveOwn || !errors.Is(err, ErrDamaged) {
+	if !errors.Is(err, ErrDamaged) {
 		return found, err
 	}
-	statefile.SetAside(logger, f.Path(), err, "none: the policy of the "+f.Manager+" gives containers nothing of their own")
+	statefile.SetAside(logger, f.Path(), err, effect)
 	return false, nil
 }
 

@@ -23,6 +23,8 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/statefile"
+	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/kubelet/resources/claims"
 )
@@ -259,8 +261,51 @@ func TestExtendedResourcesOfClaims(t *testing.T) {
 	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(pod))
 }
 
-func TestADamagedStateIsRefused(t *testing.T) {
+func TestDamagedStateIsSetAside(t *testing.T) {
 	f := newFixture(t)
-	require.NoError(t, os.WriteFile(filepath.Join(f.root, claims.StateFile), []byte(`{"Data":"{}","Checksum":1}`), 0o600))
-	require.ErrorContains(t, f.Open(), "its checksum is 1")
+	corrupt.Each(t, func(t *testing.T) string {
+		path := filepath.Join(t.TempDir(), claims.StateFile)
+		require.NoError(t, os.WriteFile(path, []byte(`{"Data":"{}","Checksum":2745614147}`), 0o600))
+		return path
+	}, func(t *testing.T, way, path string) {
+		m, err := claims.New(claims.Deps{Client: f.client, OnHealthChanged: f.healthChanged}, claims.Config{Root: filepath.Dir(path), NodeName: "node"})
+		require.NoError(t, err)
+		require.NoError(t, m.Open())
+		aside, err := statefile.Asides(path)
+		require.NoError(t, err)
+		require.Equal(t, way != "missing" && way != "no permission", len(aside) == 1, "%v", aside)
+	})
+}
+
+// TestClaimsOfADamagedStateAreRecovered has two Pods that have run since before the kubelet that finds its state damaged: the claims of one
+// are prepared again by themselves, those of the one that ends before its driver registers are unprepared.
+func TestClaimsOfADamagedStateAreRecovered(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.claim("kept", "a")
+	f.claim("ended", "b")
+	f.claim("gone", "c")
+	a, b, c := podOf("a", "kept", "gpu"), podOf("b", "ended", "gpu"), podOf("c", "gone", "gpu")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	for _, pod := range []*corev1.Pod{a, b, c} {
+		require.NoError(t, f.Prepare(ctx, pod))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(f.root, claims.StateFile), []byte("{"), 0o600))
+	f.restart()
+	for _, pod := range []*corev1.Pod{a, b, c} {
+		f.Readmit(pod)
+	}
+	require.NoError(t, f.client.ResourceV1().ResourceClaims("ns").Delete(ctx, "gone", metav1.DeleteOptions{}))
+	require.NoError(t, f.Unprepare(ctx, "c"), "its claim is not its own any more")
+	require.ErrorContains(t, f.Unprepare(ctx, "b"), "is not registered")
+	require.ErrorContains(t, f.Recover(ctx, "a"), "is not registered")
+	require.NoError(t, f.Recover(ctx, "unknown"))
+
+	f.start()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.Eventually(t, func() bool { return len(f.Of(a, &a.Spec.Containers[0])) == 1 }, testTimeout, tick)
+	require.NoError(t, f.Recover(ctx, "a"))
+	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(a))
+	require.NoError(t, f.Unprepare(ctx, "b"))
+	require.NoError(t, f.Unprepare(ctx, "a"))
+	require.Equal(t, []string{"prepare kept", "prepare ended", "prepare gone", "prepare kept", "unprepare ended", "unprepare kept"}, f.driver.calls)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -20,7 +19,7 @@ import (
 	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -46,7 +45,7 @@ type Manager struct {
 	deps    Deps
 	config  Config
 	metrics *metrics
-	wake    wakeup.Signal // set when orphans may be unprepared
+	wake    wakeup.Signal // set when orphans may be unprepared, or lost claims prepared
 
 	mu      sync.Mutex // guards all below
 	claims  map[key]*claim
@@ -55,6 +54,8 @@ type Manager struct {
 	busy map[key]chan struct{}
 	// orphans are Pods that ended while no kubelet ran, and whose claims are still prepared.
 	orphans map[types.UID]bool
+	// lost are Pods whose claims a damaged state file may have had, nil if there was none.
+	lost map[types.UID]*corev1.Pod
 	// running is the context of the watches of health and of removals of ResourceSlices, nil before Start; watches counts these, and the
 	// watches of connections.
 	running context.Context //nolint:containedctx // drivers register by calls that end sooner
@@ -83,14 +84,22 @@ func New(deps Deps, config Config) (*Manager, error) {
 
 func (m *Manager) stateFile() string { return filepath.Join(m.config.Root, StateFile) }
 
-// Open reads the state file. A damaged one is an error: without it prepared devices could be given to others.
+// Open reads the state file. A damaged one is set aside; what that means is with [Manager.Readmit].
 func (m *Manager) Open() error {
 	held, err := readState(m.stateFile())
-	if err != nil {
+	damaged := errors.Is(err, statefile.ErrDamaged)
+	switch {
+	case damaged:
+		statefile.SetAside(m.deps.Logger, m.stateFile(), err, "the ResourceClaims of Pods on this node are prepared again; drivers keep what they "+
+			"have prepared for Pods that ended while no kubelet ran")
+	case err != nil:
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if damaged {
+		m.lost = map[types.UID]*corev1.Pod{}
+	}
 	m.claims = held
 	return nil
 }
@@ -137,6 +146,9 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	m.metrics.observe("PrepareResources", m.deps.Clock.Since(start), err)
+	if err == nil {
+		m.found(pod.UID)
+	}
 	return err
 }
 
@@ -253,6 +265,9 @@ func (c *claim) reference() *draapi.Claim {
 
 // Unprepare has the drivers unprepare the claims that no other Pod uses. A Pod that has none is no error.
 func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
+	if err := m.recall(ctx, uid); err != nil {
+		return fmt.Errorf("unprepare dynamic resources: %w", err)
+	}
 	var used []key
 	m.mu.Lock()
 	for k, c := range m.claims {
@@ -329,20 +344,6 @@ func (m *Manager) askBack(ctx context.Context, name string, c *claim) error {
 	return nil
 }
 
-// Retain has the claims of Pods unprepared that are not on the node any more, as soon as their drivers are registered.
-func (m *Manager) Retain(has func(uid types.UID) bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range m.claims {
-		for uid := range c.PodUIDs {
-			if uid := types.UID(uid); !has(uid) {
-				m.orphans[uid] = true
-			}
-		}
-	}
-	m.wake.Notify()
-}
-
 // Start unprepares the claims of Pods that ended while no kubelet ran, removes the ResourceSlices of drivers that do not respond, and
 // watches the health of their devices, until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
@@ -362,19 +363,8 @@ func (m *Manager) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		m.mu.Lock()
-		orphans := slices.Collect(maps.Keys(m.orphans))
-		m.mu.Unlock()
-		for _, uid := range orphans {
-			err := contain.Do("claims.unprepare", string(uid), func() error { return m.Unprepare(ctx, uid) })
-			if err != nil {
-				m.deps.Logger.Warn("failed to unprepare the claims of a Pod that has ended; trying again when a driver registers", "uid", uid, "error", err)
-				continue
-			}
-			m.mu.Lock()
-			delete(m.orphans, uid)
-			m.mu.Unlock()
-		}
+		m.prepareLost(ctx)
+		m.unprepareOrphans(ctx)
 	}
 }
 

@@ -67,7 +67,8 @@ type fileContent struct {
 // key identifies a claim by its namespace and name.
 type key struct{ namespace, name string }
 
-// readState reads the file. One that does not exist has no claims.
+// readState reads the file. One that does not exist has no claims. The error of one that is damaged wraps statefile.ErrDamaged; no claims
+// are returned then.
 func readState(path string) (map[key]*claim, error) {
 	out := map[key]*claim{}
 	data, err := statefile.Read(path, maxStateSize)
@@ -75,10 +76,12 @@ func readState(path string) (map[key]*claim, error) {
 		return out, nil
 	}
 	if err == nil {
-		err = parseState(data, out)
+		if err = parseState(data, out); err != nil {
+			err = fmt.Errorf("%w: %w", statefile.ErrDamaged, err)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the state of ResourceClaims %s: %w; drain the node and remove the file", path, err)
+		return map[key]*claim{}, fmt.Errorf("read the state of ResourceClaims %s: %w", path, err)
 	}
 	return out, nil
 }

@@ -77,19 +77,19 @@ func New(deps Deps, config Config) (*Manager, error) {
 }
 
 // Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or
-// does not match the machine and the reserved CPUs: then running containers have CPUs that cannot be kept. A damaged one is an error
-// only if containers have CPUs of their own.
-func (m *Manager) Open() error {
+// does not match the machine and the reserved CPUs: then running containers have CPUs that cannot be kept. A damaged one is set aside. found is false if there
+// is none then.
+func (m *Manager) Open() (found bool, err error) {
 	read, found, err := m.readState()
 	if err != nil {
-		return err
+		return false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = read
 	if m.config.Static {
 		if err := m.checkState(); err != nil {
-			return stateFile(m.config.Dir).Mismatch(err)
+			return false, stateFile(m.config.Dir).Mismatch(err)
 		}
 	}
 	if m.config.Static {
@@ -97,9 +97,9 @@ func (m *Manager) Open() error {
 	}
 	m.count()
 	if found && m.state.shared.Equals(read.shared) {
-		return nil
+		return true, nil
 	}
-	return writeState(m.config.Dir, m.policy, m.state)
+	return found, writeState(m.config.Dir, m.policy, m.state)
 }
 
 // reserve chooses the reserved CPUs.

@@ -115,7 +115,11 @@ func stateFile(dir string) checkpoint.File {
 // readState reads the file of the policy. found is false if there is none, or if a damaged one was set aside.
 func (m *Manager) readState() (s state, found bool, err error) {
 	var c fileContent
-	found, err = stateFile(m.config.Dir).Open(m.logger, m.policy, m.config.Static, &c)
+	effect := "none: the policy of the CPU manager gives containers nothing of their own"
+	if m.config.Static {
+		effect = "containers that run get CPUs of their own anew, and may move to others"
+	}
+	found, err = stateFile(m.config.Dir).Open(m.logger, m.policy, effect, &c)
 	if err != nil || !found {
 		return s, false, err
 	}

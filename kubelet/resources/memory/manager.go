@@ -71,11 +71,12 @@ func New(deps Deps, config Config) (*Manager, error) {
 }
 
 // Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or
-// does not match the machine and what is reserved. A damaged one is an error only if containers have memory of chosen nodes.
-func (m *Manager) Open() error {
+// does not match the machine and what is reserved. A damaged one is set aside. found is false if there
+// is none then.
+func (m *Manager) Open() (found bool, err error) {
 	read, found, err := m.readState()
 	if err != nil {
-		return err
+		return false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,14 +85,14 @@ func (m *Manager) Open() error {
 	if m.config.Static {
 		set, err := m.checkState(newNodes(m.topology, m.config.Reserved))
 		if err != nil {
-			return stateFile(m.config.Dir).Mismatch(err)
+			return false, stateFile(m.config.Dir).Mismatch(err)
 		}
 		changed = changed || set
 	}
 	if !changed {
-		return nil
+		return found, nil
 	}
-	return writeState(m.config.Dir, m.policy, m.state)
+	return found, writeState(m.config.Dir, m.policy, m.state)
 }
 
 // checkState compares the state with the nodes of the machine, and sets those of an empty one.

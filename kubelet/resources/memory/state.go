@@ -132,7 +132,11 @@ func stateFile(dir string) checkpoint.File {
 // readState reads the file of the policy. found is false if there is none, or if a damaged one was set aside.
 func (m *Manager) readState() (s state, found bool, err error) {
 	var c fileContent
-	found, err = stateFile(m.config.Dir).Open(m.logger, m.policy, m.config.Static, &c)
+	effect := "none: the policy of the memory manager gives containers nothing of their own"
+	if m.config.Static {
+		effect = "containers that run get memory of chosen NUMA nodes anew, and what they allocate from now on may be on others"
+	}
+	found, err = stateFile(m.config.Dir).Open(m.logger, m.policy, effect, &c)
 	if err != nil || !found {
 		return state{}.clone(), false, err
 	}

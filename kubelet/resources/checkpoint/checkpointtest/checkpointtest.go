@@ -13,7 +13,7 @@ import (
 )
 
 // DamagedIsSetAside damages the file that open creates in a directory, in each way that a file may be damaged, and checks that open sets it
-// aside and writes one of the policy anew. The policy is one that gives containers nothing of their own.
+// aside and writes one of the policy anew.
 func DamagedIsSetAside(t *testing.T, file, policy string, open func(t *testing.T, dir string)) {
 	t.Helper()
 	corrupt.Each(t, func(t *testing.T) string {

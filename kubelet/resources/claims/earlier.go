@@ -1,0 +1,134 @@
+package claims
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/contain"
+)
+
+// Retain has the claims of Pods unprepared that are not on the node any more, as soon as their drivers are registered.
+func (m *Manager) Retain(has func(uid types.UID) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.claims {
+		for uid := range c.PodUIDs {
+			if uid := types.UID(uid); !has(uid) {
+				m.orphans[uid] = true
+			}
+		}
+	}
+	m.wake.Notify()
+}
+
+// unprepareOrphans unprepares the claims of Pods that ended while no kubelet ran.
+func (m *Manager) unprepareOrphans(ctx context.Context) {
+	m.mu.Lock()
+	orphans := slices.Collect(maps.Keys(m.orphans))
+	m.mu.Unlock()
+	for _, uid := range orphans {
+		err := contain.Do("claims.unprepare", string(uid), func() error { return m.Unprepare(ctx, uid) })
+		if err != nil {
+			m.deps.Logger.Warn("failed to unprepare the claims of a Pod that has ended; trying again when a driver registers", "uid", uid, "error", err)
+			continue
+		}
+		m.mu.Lock()
+		delete(m.orphans, uid)
+		m.mu.Unlock()
+	}
+}
+
+// Readmit tells of a Pod that an earlier process has admitted. If a damaged state file was set aside, its claims may be prepared: they are
+// prepared once more, which drivers have to allow, so that its containers can start again, and the drivers are asked to unprepare them at
+// its end.
+func (m *Manager) Readmit(pod *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lost != nil && Used(pod) {
+		m.lost[pod.UID] = pod
+		m.wake.Notify()
+	}
+}
+
+// Recover prepares the claims of a Pod again that a damaged state file may have had; others are left alone.
+func (m *Manager) Recover(ctx context.Context, uid types.UID) error {
+	pod := m.lostPod(uid)
+	if pod == nil {
+		return nil
+	}
+	return m.Prepare(ctx, pod)
+}
+
+func (m *Manager) lostPod(uid types.UID) *corev1.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lost[uid]
+}
+
+// found says that the claims of a Pod are known again.
+func (m *Manager) found(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.lost, uid)
+}
+
+// prepareLost prepares the claims of all such Pods.
+func (m *Manager) prepareLost(ctx context.Context) {
+	m.mu.Lock()
+	uids := slices.Collect(maps.Keys(m.lost))
+	m.mu.Unlock()
+	for _, uid := range uids {
+		if err := contain.Do("claims.recover", string(uid), func() error { return m.Recover(ctx, uid) }); err != nil {
+			m.deps.Logger.Warn("failed to prepare the claims of a Pod again after a damaged state file; trying again when a driver registers",
+				"uid", uid, "error", err)
+		}
+	}
+}
+
+// recall records what claims a Pod has that ends, if a damaged state file may have had them, so that they are unprepared. Claims that
+// are not the Pod's any more are omitted.
+func (m *Manager) recall(ctx context.Context, uid types.UID) error {
+	pod := m.lostPod(uid)
+	if pod == nil {
+		return nil
+	}
+	names, err := claimNames(pod)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := m.recallOne(ctx, pod, name); err != nil {
+			return err
+		}
+	}
+	m.found(uid)
+	return nil
+}
+
+func (m *Manager) recallOne(ctx context.Context, pod *corev1.Pod, name string) error {
+	k := key{pod.Namespace, name}
+	unlock, err := m.lock(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	object, err := m.deps.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
+	}
+	if check(pod, object) != nil {
+		return nil
+	}
+	_, err = m.refer(k, object, pod.UID)
+	return err
+}

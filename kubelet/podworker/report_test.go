@@ -157,7 +157,7 @@ func TestAPodWhoseDevicesAreGoneFails(t *testing.T) {
 // TestPodsOfAnEarlierProcessAreReadmitted: the node is asked only whether it can go on running them.
 func TestPodsOfAnEarlierProcessAreReadmitted(t *testing.T) {
 	f := newFixture(t)
-	f.admitter.rejection = &status.Failure{Reason: "OutOfcpu", Message: "no room"}
+	f.admitter.rejection = &status.Failure{Reason: "OutOfcpu", Message: "too little is free"}
 	started := metav1.NewTime(f.clock.Now())
 	kept := pod("kept")
 	kept.Status.StartTime = &started

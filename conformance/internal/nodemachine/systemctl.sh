@@ -7,7 +7,7 @@ alive() { [ -f $state/pid ] && kill -0 "$(cat $state/pid)" 2>/dev/null; }
 stop() {
 	alive || return 0
 	pid=$(cat $state/pid)
-	kill -TERM "$pid"
+	kill -TERM "$pid" 2>/dev/null || return 0 # it has ended meanwhile
 	while kill -0 "$pid" 2>/dev/null && ! grep -q '^State:.Z' /proc/"$pid"/status 2>/dev/null; do sleep 0.1; done
 }
 case "$1" in
@@ -17,7 +17,7 @@ list-units)
 	esac
 	echo "kubelet-native.service loaded active running kubelet"
 	;;
-kill) ! alive || kill -TERM "$(cat $state/pid)" ;;
+kill) ! alive || kill -TERM "$(cat $state/pid)" 2>/dev/null || true ;;
 stop) stop ;;
 restart | start)
 	[ "$1" = start ] || stop

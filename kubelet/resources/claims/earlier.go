@@ -45,7 +45,7 @@ func (m *Manager) unprepareOrphans(ctx context.Context) {
 	}
 }
 
-// Readmit tells of a Pod that an earlier process has admitted. If a damaged state file was set aside, its claims may be prepared: they are
+// Readmit reports a Pod that an earlier process has admitted. If a damaged state file was set aside, its claims may be prepared: they are
 // prepared once more, which drivers have to allow, so that its containers can start again, and the drivers are asked to unprepare them at
 // its end.
 func (m *Manager) Readmit(pod *corev1.Pod) {

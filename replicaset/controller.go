@@ -67,7 +67,7 @@ func New(deps Deps, config Config) (*Controller, error) {
 	}
 	factory := deps.Informers
 	if factory == nil {
-		factory = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(stripManagedFields))
+		factory = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(trim))
 		c.ownInformers = factory
 	}
 	pods, sets := factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer()
@@ -156,12 +156,4 @@ func (c *Controller) setsFor(pod *corev1.Pod) []reconcile.Request {
 func mayBeAdopted(event controller.Event) bool {
 	return event.Type != controller.Deleted && metav1.GetControllerOfNoCopy(event.Object) == nil &&
 		!event.Resync && controller.MetadataChanged()(event)
-}
-
-// stripManagedFields drops what the controller never reads, which is most of a Pod's metadata by size.
-func stripManagedFields(obj any) (any, error) {
-	if object, ok := obj.(metav1.Object); ok {
-		object.SetManagedFields(nil)
-	}
-	return obj, nil
 }

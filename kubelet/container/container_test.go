@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -114,4 +115,17 @@ func TestStartCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, ContainerFromCRI(c.status).State) })
 	}
+}
+
+func TestSandboxesAreKeptWithoutAnnotations(t *testing.T) {
+	box := &runtimeapi.PodSandboxStatus{
+		Id: "box", Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"}, State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, CreatedAt: 7,
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"}, Linux: &runtimeapi.LinuxPodSandboxStatus{}, Labels: map[string]string{"a": "b"},
+		RuntimeHandler: "runc", Annotations: map[string]string{"note": "long"},
+	}
+	got := FromCRI("uid", []*runtimeapi.PodSandboxStatus{box}, nil).Sandboxes[0]
+	require.Empty(t, got.Annotations)
+	require.Equal(t, "long", box.Annotations["note"], "the runtime's answer is unchanged")
+	box.Annotations = nil
+	require.True(t, proto.Equal(box, got), "%v", got)
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // FromCRI builds the status of one Pod from the runtime's answers about its sandboxes and containers, in any order.
-// All of them have to belong to the Pod with that UID; nil entries are skipped. The slices may be reused by the
-// caller, the messages they point to may not be changed any more.
+// All of them have to belong to the Pod with that UID; nil entries are skipped. The annotations of sandboxes are left out. The slices may
+// be reused by the caller, the messages they point to may not be changed any more.
 func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 	containers []*runtimeapi.ContainerStatus) *PodStatus {
 	status := &PodStatus{UID: uid}
@@ -25,7 +25,7 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 		if s == nil {
 			continue
 		}
-		status.Sandboxes = append(status.Sandboxes, s)
+		status.Sandboxes = append(status.Sandboxes, withoutAnnotations(s))
 		status.nameFrom(s.Labels)
 	}
 	for _, c := range containers {
@@ -37,6 +37,17 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 	}
 	status.arrange()
 	return status
+}
+
+// withoutAnnotations returns the sandbox without a copy of the Pod's annotations, which may have 256 KiB, and which the Pod's source has.
+func withoutAnnotations(s *runtimeapi.PodSandboxStatus) *runtimeapi.PodSandboxStatus {
+	if len(s.Annotations) == 0 {
+		return s
+	}
+	return &runtimeapi.PodSandboxStatus{
+		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Network: s.Network, Linux: s.Linux, Labels: s.Labels,
+		RuntimeHandler: s.RuntimeHandler,
+	}
 }
 
 // arrange puts the newest first, and takes the addresses of the newest ready sandbox.

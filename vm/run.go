@@ -3,6 +3,7 @@ package vm
 import (
 	"archive/tar"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -68,6 +69,11 @@ func (m *Machine) run(ctx context.Context, script string, streams IO) error {
 		return err
 	}
 	session.Stdin, session.Stdout, session.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
+	group := ""
+	if streams.Interrupt != nil {
+		group = "/run/vm-command-" + rand.Text()
+		script = "echo $$ > " + group + "\n" + script
+	}
 	if err := session.Start(script); err != nil {
 		return err
 	}
@@ -77,10 +83,15 @@ func (m *Machine) run(ctx context.Context, script string, streams IO) error {
 	case err := <-ended:
 		return err
 	case <-streams.Interrupt:
-		// It fails if the command has just ended.
-		_ = session.Signal(ssh.SIGINT)
-		return <-ended
+		return errors.Join(m.interrupt(ctx, group), <-ended)
 	}
+}
+
+// interrupt sends SIGINT to the group of processes whose number is in the file, as soon as it is. The SSH server sends no signals to sessions
+// of root. A group that has ended is no error.
+func (m *Machine) interrupt(ctx context.Context, file string) error {
+	file = quote(file)
+	return m.mustRun(ctx, "until [ -s "+file+" ]; do sleep 0.1; done; kill -INT -- -$(cat "+file+") 2>/dev/null || true")
 }
 
 // Output runs a script and returns what it wrote to standard output, without white space around it.

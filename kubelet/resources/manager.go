@@ -168,6 +168,7 @@ func (m *Manager) Readmit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmi
 		return refuse(err)
 	}
 	m.claims.Readmit(attrs.Pod)
+	m.devices.Readmit(attrs.Pod)
 	if len(m.lost) == 0 {
 		return lifecycle.PodAdmitResult{Admit: true}
 	}

@@ -284,6 +284,9 @@ func (m *Manager) choose(p *pool, name string, n int, mask hints.Mask) (*grant, 
 	if err := p.check(name, nil); err != nil {
 		return nil, err
 	}
+	if err := m.unknown.check(name); err != nil {
+		return nil, err
+	}
 	reused := slices.Clone(m.reusable[name])
 	slices.Sort(reused)
 	reused = reused[:min(len(reused), n)]

@@ -22,6 +22,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/kubelet/resources/devices"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 	"github.com/berth-dev/berth/kubelet/resources/metrics"
@@ -304,6 +305,43 @@ func TestAllocationsOutliveTheProcess(t *testing.T) {
 	options, err = f.prepare(reserved)
 	require.NoError(t, err, "what was reserved is chosen again")
 	require.Equal(t, "y", options.Envs["GPU"])
+}
+
+// TestNoContainerGetsDevicesThatAPodMayHave: the file that says which devices the running Pod p has is damaged.
+func TestNoContainerGetsDevicesThatAPodMayHave(t *testing.T) {
+	f := newFixture(t)
+	f.serve(newPlugin("x", "y"), "gpu")
+	f.waitCapacity(2, 2)
+	pod := podOf("p", "1")
+	pod.Namespace, pod.Name = "ns", "training"
+	require.NoError(t, f.admit(pod))
+	_, err := f.prepare(pod)
+	require.NoError(t, err)
+	path := filepath.Join(f.root, devices.Dir, devices.StateFile)
+	require.NoError(t, os.Truncate(path, 10))
+
+	f.start()
+	aside, err := statefile.Asides(path)
+	require.NoError(t, err)
+	require.Len(t, aside, 1)
+	f.Readmit(pod)
+	f.Readmit(podOf("none", "0"))
+	f.serve(newPlugin("x", "y"), "gpu2")
+	f.waitCapacity(2, 2)
+	const unknown = "which devices example.com/gpu these Pods have is not known: ns/training; delete them first"
+	require.ErrorContains(t, f.admit(podOf("q", "1")), unknown)
+	var rejected *rejection.Error
+	_, err = f.prepare(pod)
+	require.ErrorAs(t, err, &rejected, "a container of its own that starts again")
+	require.Contains(t, rejected.Message, unknown)
+	require.NoError(t, f.Release("p"))
+	require.NoError(t, f.admit(podOf("q", "1")))
+
+	f.start()
+	f.Readmit(podOf("q", "1"))
+	f.serve(newPlugin("x", "y"), "gpu3")
+	f.waitCapacity(2, 2)
+	require.NoError(t, f.admit(podOf("r", "1")), "the new file is not damaged")
 }
 
 // TestSandboxesNeedTheDevicesOfAnEarlierProcess is about the boot of a machine: its plugins register anew, and devices may be gone.

@@ -98,6 +98,7 @@ type Manager struct {
 	given   grants
 	// earlier are the Pods that have devices from an earlier process, and that no sandbox was created for in this one.
 	earlier map[string]bool
+	unknown unknownPods
 	// added are the reservations of the admission under way. reusable are devices of the Pod's init containers, by resource.
 	added    []reservation
 	reusable map[string][]string
@@ -122,14 +123,17 @@ func New(deps Deps, root string) (*Manager, error) {
 
 func (m *Manager) stateFile() string { return filepath.Join(m.dir, StateFile) }
 
-// Open reads the state file. A damaged one is set aside: devices of running containers are then not known to be in use.
+// Open reads the state file. A damaged one is set aside; what that means is with [Manager.Readmit].
 func (m *Manager) Open() error {
 	given, registered, err := readState(m.stateFile())
 	if err != nil {
-		statefile.SetAside(m.deps.Logger, m.stateFile(), err, "devices of running containers may be given to others")
+		statefile.SetAside(m.deps.Logger, m.stateFile(), err, "no container gets devices of which Pods of this node have some, until these have ended")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.unknown = unknownPods{}
+	}
 	m.given = given
 	for uid := range given {
 		m.earlier[uid] = true
@@ -244,6 +248,7 @@ func (m *Manager) Release(uid string) error {
 	_, had := m.given[uid]
 	delete(m.given, uid)
 	delete(m.earlier, uid)
+	delete(m.unknown, uid)
 	m.mu.Unlock()
 	if !had {
 		return nil

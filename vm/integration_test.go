@@ -22,11 +22,7 @@ var (
 // TestIntegrationOnSystemd runs Berth's own tests on a real cluster on a machine with systemd and cgroup v2.
 func TestIntegrationOnSystemd(t *testing.T) {
 	share := t.TempDir()
-	for _, name := range []string{
-		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "images",
-	} {
-		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
-	}
+	copyClusterPrograms(t, share, "berth")
 	runHost(t, "go", "-C", "..", "test", "-c", "-tags", "integration", "-o", filepath.Join(share, "integration.test"), "./test/integration")
 	m := start(t, Options{Shares: []Share{{Dir: share, Path: "/berth/bin"}}, Name: "node"})
 	require.NoError(t, m.CopyTo(t.Context(), "../examples", "/berth"))

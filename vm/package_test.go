@@ -22,8 +22,6 @@ func debs(t *testing.T) (_, older, newer string) {
 	if *debsFlag == "" {
 		share = t.TempDir()
 	}
-	bin, err := filepath.Abs(*programs)
-	require.NoError(t, err)
 	for i, version := range []string{"0.1.0", "0.1.1"} {
 		name := "dist/berth_" + version + "_amd64.deb"
 		*[]*string{&older, &newer}[i] = "/share/" + name
@@ -32,11 +30,7 @@ func debs(t *testing.T) (_, older, newer string) {
 		}
 		programs := filepath.Join(share, version)
 		runHost(t, "mkdir", programs)
-		for _, name := range []string{
-			"berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "images",
-		} {
-			runHost(t, "cp", "-a", filepath.Join(bin, name), programs)
-		}
+		copyClusterPrograms(t, programs)
 		// As make build does, of which all is in Go's cache but the version.
 		runHost(t, "env", "CGO_ENABLED=1", "go", "-C", "..", "build", "-trimpath", "-ldflags", "-s -w -X github.com/berth-dev/berth/version.Berth="+version,
 			"-o", filepath.Join(programs, "berth"), "./cmd/berth")

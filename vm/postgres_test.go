@@ -24,34 +24,8 @@ var (
 	powerSeed   = flag.Uint64("power-seed", 0, "random seed of the moments of the power cuts (0: from the clock)")
 )
 
-const (
-	// postgresShare is where the machine has the programs, and postgresDir the kubeconfig and the disks of the cluster.
-	postgresShare, postgresDir = "/berth", "/var/lib/berth"
-	// bootLimit is in seconds: without KVM a cluster starts in some minutes.
-	bootLimit = 1200
-	// numbersPerBoot are reserved for the commits between two power cuts.
-	numbersPerBoot = 1_000_000
-)
-
-// berthUnit is the unit that docs/nodes.md recommends, so that the cluster comes up with the machine. It is tried until the machine has the
-// host's directory with the programs, which comes after the boot.
-const berthUnit = `[Unit]
-Description=Kubernetes on this machine
-After=network.target
-StartLimitIntervalSec=0
-[Service]
-RestartSec=1
-Environment=HOME=/root
-ExecStart=` + postgresShare + `/berth --data-dir ` + postgresDir + ` up --eviction-hard=memory.available<0%,nodefs.available<0%,imagefs.available<0%
-KillMode=process
-TimeoutStopSec=120
-Restart=always
-Delegate=yes
-TasksMax=infinity
-LimitNOFILE=1048576
-[Install]
-WantedBy=multi-user.target
-`
+// numbersPerBoot are reserved for the commits between two power cuts.
+const numbersPerBoot = 1_000_000
 
 // TestPostgresSurvivesPowerCuts cuts the power of a machine while a PostgreSQL commits, on a disk of class berth-loop of a cluster that is a
 // service of the machine. What was acknowledged is logged by this process, which keeps its power. After each boot the cluster comes up by
@@ -80,8 +54,8 @@ func TestPostgresSurvivesPowerCuts(t *testing.T) {
 		found := log.check(t, m)
 		t.Logf("power cut %d: %d commits acknowledged; checked %s after the boot: %s", cut, acknowledged, time.Since(began).Round(time.Second), found)
 	}
-	kubectl := postgresShare + "/berth --data-dir " + postgresDir + " kubectl "
-	disk := output(t, m, "echo "+postgresDir+"/disks/volumes/*/disk.img")
+	const kubectl = clusterBerth + "kubectl "
+	disk := output(t, m, "echo "+clusterDir+"/disks/volumes/*/disk.img")
 	output(t, m, kubectl+"scale statefulset/pg --replicas=0 && "+kubectl+"wait --for=delete pod/pg-0 --timeout=10m")
 	waitFor(t, m, 120, "! losetup -a | grep "+disk)
 	t.Log(output(t, m, "e2fsck -f -n "+disk))
@@ -90,31 +64,23 @@ func TestPostgresSurvivesPowerCuts(t *testing.T) {
 // startPostgresMachine boots the machine, and starts the cluster and the database.
 func startPostgresMachine(t *testing.T) *Machine {
 	share := t.TempDir()
-	for _, name := range []string{
-		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2", "containerd-shim-berth-v1", "runc", "cni", "images",
-		"thirdparty/commits",
-	} {
-		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
-	}
+	copyClusterPrograms(t, share, "berth", "thirdparty/commits")
 	compiled := *integration
 	if compiled == "" {
 		compiled = filepath.Join(t.TempDir(), "integration.test")
 		runHost(t, "go", "-C", "..", "test", "-c", "-vet=off", "-tags", "integration", "-o", compiled, "./test/integration")
 	}
 	runHost(t, "env", "-C", "../test/integration", compiled, "-test.run", "^TestWritePostgresFiles$", "-postgres-files", share)
-	m := start(t, Options{Shares: []Share{{Dir: share, Path: postgresShare}}, Name: "node", MemoryMiB: 4096})
-	require.NoError(t, m.Run(t.Context(), "cat > /etc/systemd/system/berth.service", IO{Stdin: strings.NewReader(berthUnit)}))
-	output(t, m, "systemctl daemon-reload && systemctl -q enable --now berth")
-	waitFor(t, m, bootLimit, postgresShare+"/berth --data-dir "+postgresDir+" images import "+postgresShare+"/debian.tar")
-	waitFor(t, m, bootLimit, postgresShare+"/berth --data-dir "+postgresDir+" kubectl apply -f "+postgresShare+"/postgres.yaml")
-	waitFor(t, m, bootLimit, postgresShare+"/berth --data-dir "+postgresDir+" kubectl wait pod/pg-0 --for=condition=Ready --timeout=5s")
+	m := startCluster(t, share, 4096)
+	untilCluster(t, m, "images import "+clusterShare+"/debian.tar", "kubectl apply -f "+clusterShare+"/postgres.yaml",
+		"kubectl wait pod/pg-0 --for=condition=Ready --timeout=5s")
 	return m
 }
 
 // databaseURL is a script that sets the variable url.
-const databaseURL = `url=postgres://postgres@$(` + postgresShare + `/berth --data-dir ` + postgresDir + ` kubectl get service pg-primary -o 'jsonpath={.spec.clusterIP}')/postgres?sslmode=disable\&connect_timeout=10; `
+const databaseURL = `url=postgres://postgres@$(` + clusterBerth + `kubectl get service pg-primary -o 'jsonpath={.spec.clusterIP}')/postgres?sslmode=disable\&connect_timeout=10; `
 
-const commitsProgram = postgresShare + "/commits"
+const commitsProgram = clusterShare + "/commits"
 
 // commitLog has the acknowledged commits.
 type commitLog struct {
@@ -159,7 +125,7 @@ const unknown = 75
 func (l *commitLog) check(t *testing.T, m *Machine) string {
 	t.Helper()
 	acknowledged := l.complete()
-	ctx, cancel := context.WithTimeout(t.Context(), bootLimit*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), clusterStart*time.Second)
 	defer cancel()
 	for {
 		var out, errs strings.Builder
@@ -183,7 +149,7 @@ func (l *commitLog) check(t *testing.T, m *Machine) string {
 // explain returns why there is no database.
 func (l *commitLog) explain(t *testing.T, m *Machine) string {
 	var out strings.Builder
-	_ = m.Run(t.Context(), postgresShare+"/berth --data-dir "+postgresDir+" explain pod pg-0; journalctl --no-pager -b -u berth | tail -n 40",
+	_ = m.Run(t.Context(), clusterBerth+"explain pod pg-0; journalctl --no-pager -b -u berth | tail -n 40",
 		IO{Stdout: &out, Stderr: &out})
 	return out.String()
 }

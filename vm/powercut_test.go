@@ -26,29 +26,8 @@ var (
 	cutsState = flag.String("cuts-state", "", "file in which TestPowerCuts keeps its seed and how many cuts it has done, to go on there")
 )
 
-const (
-	// cutsShare is where the machine has the programs, cutsDir the cluster.
-	cutsShare, cutsDir = "/berth", "/var/lib/berth"
-	// cutsStart is how long a cluster may take to start, in seconds: without KVM it takes some minutes.
-	cutsStart  = 1800
-	cutsBerth  = cutsShare + "/berth --data-dir " + cutsDir + " "
-	cutsWriter = "berth.dev/busybox:cuts"
-)
-
-// cutsUnit starts the cluster with the machine.
-const cutsUnit = `[Unit]
-After=network.target
-[Service]
-Environment=HOME=/root
-ExecStart=` + cutsBerth + `up --eviction-hard=memory.available<0%,nodefs.available<0%,imagefs.available<0%
-KillMode=process
-Restart=always
-Delegate=yes
-TasksMax=infinity
-LimitNOFILE=1048576
-[Install]
-WantedBy=multi-user.target
-`
+// cutsWriter is the image of the Pod.
+const cutsWriter = "berth.dev/busybox:cuts"
 
 // cutsManifest is a Pod with a disk, and a class whose volumes are made at once.
 const cutsManifest = `
@@ -102,15 +81,15 @@ func TestPowerCuts(t *testing.T) {
 		working.Wait()
 		began := time.Now()
 		require.NoError(t, m.Boot(t.Context()))
-		waitFor(t, m, cutsStart, cutsBerth+"kubectl exec writer -- /busybox true")
+		waitFor(t, m, clusterStart, clusterBerth+"kubectl exec writer -- /busybox true")
 		up := time.Since(began).Round(time.Second)
 		requireAcknowledged(t, m, acknowledged)
 		require.Empty(t, output(t, m, "dmesg | grep -E 'EXT4-fs.*(error|corrupt)|I/O error' || true"))
 		t.Logf("cut %d: %d acknowledged, up after %s", progress.Cuts+1, acknowledged.count(), up)
 		progress.save(t, progress.Cuts+1)
 	}
-	output(t, m, cutsBerth+"kubectl delete pod --all --timeout=10m && systemctl stop berth")
-	for disk := range strings.FieldsSeq(output(t, m, "echo "+cutsDir+"/disks/volumes/*/disk.img")) {
+	output(t, m, clusterBerth+"kubectl delete pod --all --timeout=10m && systemctl stop berth")
+	for disk := range strings.FieldsSeq(output(t, m, "echo "+clusterDir+"/disks/volumes/*/disk.img")) {
 		output(t, m, "[ \"$(blkid -o value -s TYPE "+disk+")\" = \"\" ] || e2fsck -f -n "+disk) // a claim that no Pod has used has no file system
 	}
 }
@@ -139,32 +118,22 @@ func (p cutsProgress) save(t *testing.T, done int) {
 func startCutsMachine(t *testing.T) *Machine {
 	t.Helper()
 	share := t.TempDir()
-	for _, name := range []string{
-		"berth", "berth-controlplane", "berth-dns", "berth-isolate", "berth-supervisor", "kubectl", "containerd", "containerd-shim-runc-v2",
-		"containerd-shim-berth-v1", "runc", "cni", "images",
-	} {
-		runHost(t, "cp", "-a", filepath.Join(*programs, name), share)
-	}
+	copyClusterPrograms(t, share, "berth")
 	require.NoError(t, os.WriteFile(filepath.Join(share, "busybox.tar"), programArchive(t, "/bin/busybox", cutsWriter), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(share, "cuts.yaml"), []byte(cutsManifest), 0o600))
-	m := start(t, Options{Shares: []Share{{Dir: share, Path: cutsShare}}, Name: "node", MemoryMiB: 3072})
-	require.NoError(t, m.Run(t.Context(), "cat > /etc/systemd/system/berth.service", IO{Stdin: strings.NewReader(cutsUnit)}))
+	m := startCluster(t, share, 3072)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.Output(context.WithoutCancel(t.Context()), cutsBerth+"explain pod writer; journalctl --no-pager -b -u berth -n 60"))
+			t.Log(m.Output(context.WithoutCancel(t.Context()), clusterBerth+"explain pod writer; journalctl --no-pager -b -u berth -n 60"))
 		}
 	})
-	output(t, m, "systemctl daemon-reload && systemctl -q enable --now berth")
-	for _, command := range []string{
-		"images import " + cutsShare + "/busybox.tar", "kubectl apply -f " + cutsShare + "/cuts.yaml", "kubectl wait pod/writer --for=condition=Ready --timeout=5s",
-	} {
-		waitFor(t, m, cutsStart, cutsBerth+command)
-	}
+	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar", "kubectl apply -f "+clusterShare+"/cuts.yaml",
+		"kubectl wait pod/writer --for=condition=Ready --timeout=5s")
 	return m
 }
 
 // writeNumbers writes one number after the other to the volume, and prints each when it is flushed.
-const writeNumbers = cutsBerth + `kubectl exec writer -- /busybox sh -c 'n=$(/busybox tail -n 1 /disk/numbers 2>/dev/null)
+const writeNumbers = clusterBerth + `kubectl exec writer -- /busybox sh -c 'n=$(/busybox tail -n 1 /disk/numbers 2>/dev/null)
 while :; do n=$((n+1)); echo $n >> /disk/numbers && /busybox sync /disk/numbers && echo number $n; /busybox sleep 0.1; done'`
 
 // makeObjects makes Secrets, and claims with their volumes, and prints the name of each that is there.
@@ -175,7 +144,7 @@ func makeObjects(round int) string {
 {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "$name"}, "spec": {"storageClassName": "cuts", "accessModes": ["ReadWriteOnce"],
 	"resources": {"requests": {"storage": "4Mi"}}}}
 END
-	done`, round, cutsBerth)
+	done`, round, clusterBerth)
 }
 
 // acknowledgements are the lines that the machine has printed.
@@ -220,12 +189,12 @@ func (a *acknowledgements) has(after int, beginning string) bool {
 // requireAcknowledged compares what the cluster has with what was acknowledged.
 func requireAcknowledged(t *testing.T, m *Machine, acknowledged *acknowledgements) {
 	t.Helper()
-	numbers := strings.Fields(output(t, m, cutsBerth+"kubectl exec writer -- /busybox cat /disk/numbers"))
+	numbers := strings.Fields(output(t, m, clusterBerth+"kubectl exec writer -- /busybox cat /disk/numbers"))
 	for i, number := range numbers {
 		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", numbers)
 	}
-	there := strings.Fields(output(t, m, cutsBerth+`kubectl get secrets,pvc -o 'go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{with .status.phase}}{{.}}{{end}} {{end}}'`))
-	images := strings.Fields(output(t, m, "ls "+cutsDir+"/disks/volumes"))
+	there := strings.Fields(output(t, m, clusterBerth+`kubectl get secrets,pvc -o 'go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{with .status.phase}}{{.}}{{end}} {{end}}'`))
+	images := strings.Fields(output(t, m, "ls "+clusterDir+"/disks/volumes"))
 	bound := 0
 	for _, line := range acknowledged.lines() {
 		kind, name, _ := strings.Cut(line, " ")

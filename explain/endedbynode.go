@@ -24,7 +24,7 @@ const (
 // the machine shuts down, or because the Pod exceeds a limit of its own; nil for another Pod.
 func podEndedByNode(f *facts) *finding {
 	status := &f.pod.Status
-	if status.Phase != corev1.PodFailed {
+	if status.Phase != corev1.PodFailed && status.Reason != reasonPreempting { // whose containers may have ended with exit code 0
 		return nil
 	}
 	node := "node " + f.pod.Spec.NodeName

@@ -139,6 +139,11 @@ var scenes = map[string]struct {
 		explain.Failed, "Evicted", `was evicted: it exceeded a limit of its own: Usage of EmptyDir volume "v" exceeds the limit "1Mi".`},
 	"rejected under pressure": {scene{pod: pod(evicted("Pod was rejected: The node had condition: [DiskPressure]. "))},
 		explain.Failed, "Evicted", "was rejected by node n1, which is short of a resource: "},
+	"preempted with exit code 0": {scene{pod: pod(func(p *corev1.Pod) {
+		endedByNode("Preempting", "Preempted in order to admit critical pod")(p)
+		p.Status.Phase = corev1.PodSucceeded
+	})},
+		explain.Failed, "Preempting", "was ended by node n1, whose resources a critical Pod needed: Preempted in order to admit critical pod"},
 	"preempted": {scene{pod: pod(endedByNode("Preempting", "Preempted in order to admit critical pod"))},
 		explain.Failed, "Preempting", "was ended by node n1, whose resources a critical Pod needed: Preempted in order to admit critical pod"},
 	"ended by the shutdown of its machine": {scene{pod: pod(endedByNode("Terminated", "Pod was terminated in response to imminent node shutdown."))},

@@ -22,6 +22,8 @@ type KillRequest struct {
 	// Failed, its reason, message and conditions. A nil Status is a Pod that has failed with the reason Killed. It is called
 	// in the worker's goroutine and must not block.
 	Status func(pod *corev1.Pod, runtime *container.PodStatus) corev1.PodStatus
+	// ByExitCodes makes the phase Succeeded if all containers end with exit code 0.
+	ByExitCodes bool
 	// Done, which must not block, is called once: when no container of the Pod runs any more, or with the error of an
 	// attempt to stop them. After an error the Pod is still being stopped.
 	Done func(error)
@@ -39,7 +41,7 @@ func (r *KillRequest) failure(pod *corev1.Pod, runtime *container.PodStatus) *st
 	if !podutil.IsTerminal(&wanted) {
 		final.Phase = corev1.PodFailed
 	}
-	return &status.Failure{Reason: wanted.Reason, Message: wanted.Message, Final: final}
+	return &status.Failure{Reason: wanted.Reason, Message: wanted.Message, Final: final, ByExitCodes: r.ByExitCodes}
 }
 
 // Kill ends a Pod, and reports whether it has a worker. A Pod that is ending already keeps its status.

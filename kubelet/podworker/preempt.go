@@ -58,7 +58,8 @@ func (m *Manager) preempt(w *worker, preemption Preemption) {
 		m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "",
 			failureError(&status.Failure{Reason: reasonPreempting, Message: messagePreempting}))
 		m.deps.Metrics.Preempted(preemption.Signal)
-		request := KillRequest{Status: preemptedStatus, Done: func(error) { close(ended) }}
+		// Programs may end with 0 when they are asked to: such a Pod has succeeded, as Kubernetes' specs expect.
+		request := KillRequest{Status: preemptedStatus, ByExitCodes: true, Done: func(error) { close(ended) }}
 		victim.post(func() { victim.kills = append(victim.kills, request) })
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -47,7 +48,8 @@ func TestCriticalPodStartsWhenItsVictimsHaveEnded(t *testing.T) {
 	require.Zero(t, f.runtime.Running()["critical"], "the victim still runs")
 	close(f.hooks.block)
 	f.waitStatus(critical.UID, "the critical Pod runs", running)
-	ended := f.waitStatus(victim.UID, "the victim has failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	ended := f.waitStatus(victim.UID, "the victim has ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
+	require.Equal(t, corev1.PodFailed, ended.Phase, "its container was killed")
 	require.Equal(t, "Preempting", ended.Reason)
 	require.Equal(t, "Preempted in order to admit critical pod", ended.Message)
 	require.Contains(t, f.metrics.withPrefix("preempted"), "preempted cpu")

@@ -28,6 +28,8 @@ type Failure struct {
 	Detail string
 	// Final, if set, has more of the status of the ended Pod.
 	Final *Final
+	// ByExitCodes says that the Pod has succeeded after all if each of its containers has.
+	ByExitCodes bool
 	// Discard says that the ended Pod's containers are removed at once, with what they have written.
 	Discard bool
 }
@@ -190,6 +192,9 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 	case in.Failure != nil:
 		if next = corev1.PodFailed; in.Failure.Final != nil {
 			next = in.Failure.Final.Phase
+		}
+		if in.Failure.ByExitCodes {
+			next = endedPhase(out)
 		}
 	case in.Ended && !isTerminal(next):
 		next = endedPhase(out)

@@ -91,6 +91,10 @@ func TestPhase(t *testing.T) {
 			Old: corev1.PodStatus{Phase: corev1.PodFailed}}, corev1.PodFailed},
 		{"evicted", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0)), Ended: true,
 			Failure: &status.Failure{Reason: "Evicted"}}, corev1.PodFailed},
+		{"preempted, exit code 0", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0)), Ended: true,
+			Failure: &status.Failure{Reason: "Preempting", ByExitCodes: true}}, corev1.PodSucceeded},
+		{"preempted, exit code 143", status.Input{Pod: pod(always, "a", "b"), Runtime: held(exited("a", 0, 0), exited("b", 143, 0)), Ended: true,
+			Failure: &status.Failure{Reason: "Preempting", ByExitCodes: true}}, corev1.PodFailed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.in.Now = now

@@ -206,6 +206,8 @@ type CgroupConfig struct {
 	PodPidsLimit int64
 	// NoCPUQuota leaves the CPU limits of Pods and containers to their shares: the kernel does not enforce them.
 	NoCPUQuota bool
+	// ExclusiveCPUQuota enforces CPU limits on CPUs that a container has for itself, too.
+	ExclusiveCPUQuota bool
 	// CPUQuotaPeriod is the period in which the kernel enforces CPU limits, 1 ms to 1 s; 100 ms if zero.
 	CPUQuotaPeriod time.Duration
 	// Enforcement says what is reserved for the node's own daemons, and what cgroups enforce.
@@ -243,6 +245,8 @@ type PodConfig struct {
 	UsageMaxAge time.Duration
 	// NoProjectQuotas measures the files of each emptyDir, also where the kernel counts them.
 	NoProjectQuotas bool
+	// NoPodResources ignores the resources of Pods as a whole: only those of their containers count.
+	NoPodResources bool
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one; else they run without any.
 	SeccompDefault bool
 }

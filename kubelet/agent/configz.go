@@ -63,8 +63,8 @@ func withoutSource(c *Config, driver cm.Driver) *configv1beta1.KubeletConfigurat
 		StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL, RegisterWithTaints: c.Node.Taints,
 		AllowedUnsafeSysctls: c.Pods.AllowedUnsafeSysctls, Tracing: c.Tracing,
 	}
+	out.FeatureGates = gates(c)
 	if memory := c.Cgroups.MemoryQoS; memory != nil {
-		out.FeatureGates = map[string]bool{"MemoryQoS": true}
 		out.MemoryThrottlingFactor = ptr.To(cmp.Or(memory.ThrottlingFactor, cm.DefaultMemoryThrottlingFactor))
 		out.MemoryReservationPolicy = cmp.Or(memory.ReservationPolicy, configv1beta1.NoneMemoryReservationPolicy)
 	}
@@ -123,4 +123,19 @@ func setServerFields(out *configv1beta1.KubeletConfiguration, c *ServerConfig) {
 	out.Authentication.X509.ClientCAFile = c.ClientCAFile
 	out.Authentication.Webhook.Enabled, out.Authentication.Anonymous.Enabled = ptr.To(true), ptr.To(false)
 	out.Authorization.Mode = configv1beta1.KubeletAuthorizationModeWebhook
+}
+
+// gates returns the feature gates of Kubernetes that are in another state than by default.
+func gates(c *Config) map[string]bool {
+	out := map[string]bool{}
+	if c.Cgroups.MemoryQoS != nil {
+		out["MemoryQoS"] = true
+	}
+	if c.Cgroups.ExclusiveCPUQuota {
+		out["DisableCPUQuotaWithExclusiveCPUs"] = false
+	}
+	if c.Pods.NoPodResources {
+		out["PodLevelResources"] = false
+	}
+	return out
 }

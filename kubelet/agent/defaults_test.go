@@ -38,28 +38,33 @@ func TestNodeDefaultsReachContainers(t *testing.T) {
 	if os.Getuid() != 0 || cgroupslib.IsCgroup2UnifiedMode() {
 		t.Skip("needs root and cgroup v1")
 	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u",
-			Annotations: map[string]string{config.SourceAnnotation: config.SourceFile}},
-		Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault, Containers: []corev1.Container{{
-			Name: "app", Image: "app:1", ImagePullPolicy: corev1.PullAlways, Resources: corev1.ResourceRequirements{
-				Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
-			},
-		}}},
-	}
+	half := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}
+	ofContainer := func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Limits = half }
+	ofPod := func(pod *corev1.Pod) { pod.Spec.Resources = &corev1.ResourceRequirements{Limits: half, Requests: half} }
 	for name, c := range map[string]struct {
+		pod     func(*corev1.Pod)
 		change  func(*Config)
 		profile runtimeapi.SecurityProfile_ProfileType
 		period  int64
 		quota   int64
 	}{
-		"defaults":       {func(*Config) {}, runtimeapi.SecurityProfile_Unconfined, 100_000, 50_000},
-		"seccompDefault": {func(c *Config) { c.Pods.SeccompDefault = true }, runtimeapi.SecurityProfile_RuntimeDefault, 100_000, 50_000},
-		"quota period": {func(c *Config) { c.Cgroups.CPUQuotaPeriod = 20 * time.Millisecond },
+		"defaults":       {ofContainer, func(*Config) {}, runtimeapi.SecurityProfile_Unconfined, 100_000, 50_000},
+		"seccompDefault": {ofContainer, func(c *Config) { c.Pods.SeccompDefault = true }, runtimeapi.SecurityProfile_RuntimeDefault, 100_000, 50_000},
+		"quota period": {ofContainer, func(c *Config) { c.Cgroups.CPUQuotaPeriod = 20 * time.Millisecond },
 			runtimeapi.SecurityProfile_Unconfined, 20_000, 10_000},
-		"no quota": {func(c *Config) { c.Cgroups.NoCPUQuota = true }, runtimeapi.SecurityProfile_Unconfined, 0, 0},
+		"no quota":         {ofContainer, func(c *Config) { c.Cgroups.NoCPUQuota = true }, runtimeapi.SecurityProfile_Unconfined, 0, 0},
+		"of the Pod":       {ofPod, func(*Config) {}, runtimeapi.SecurityProfile_Unconfined, 100_000, 50_000},
+		"no Pod resources": {ofPod, func(c *Config) { c.Pods.NoPodResources = true }, runtimeapi.SecurityProfile_Unconfined, 100_000, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u",
+					Annotations: map[string]string{config.SourceAnnotation: config.SourceFile}},
+				Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault, Containers: []corev1.Container{{
+					Name: "app", Image: "app:1", ImagePullPolicy: corev1.PullAlways,
+				}}},
+			}
+			c.pod(pod)
 			created := make(chan *runtimeapi.LinuxContainerConfig, 1)
 			f := newFixture(t, func(d *Deps, config *Config) {
 				d.Runtime = &creatingRuntime{d.Runtime.(*fake.Runtime), created}

@@ -67,7 +67,10 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}
 	limits := cm.DetectResourceOptions()
 	limits.NoCPUQuota, limits.QuotaPeriod = config.Cgroups.NoCPUQuota, config.Cgroups.CPUQuotaPeriod.Microseconds()
-	limits.MemoryQoS, limits.HasExclusiveCPUs = config.Cgroups.MemoryQoS, n.managers.HasExclusiveCPUs
+	limits.MemoryQoS = config.Cgroups.MemoryQoS
+	if !config.Cgroups.ExclusiveCPUQuota {
+		limits.HasExclusiveCPUs = n.managers.HasExclusiveCPUs
+	}
 	if n.cgroups, err = cm.New(cm.Deps{Logger: base.logger("cgroups")}, cm.Config{
 		CgroupRoot: config.Cgroups.Root, Driver: config.Cgroups.Driver, PodPidsLimit: config.Cgroups.PodPidsLimit,
 		Resources: limits,

@@ -109,7 +109,7 @@ func newRuntimeHelper(base *base, n *nodeComponents, s *storageComponents, alloc
 	}, runtimehelper.Config{
 		NodeName: config.Node.Name, RootDir: config.RootDir, PodLogsDir: config.Logs.PodsDir, HostsFile: config.HostsFile,
 		DNS: config.DNS, SwapBehavior: config.Cgroups.SwapBehavior, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
-		NoCPUQuota: config.Cgroups.NoCPUQuota, CPUQuotaPeriod: config.Cgroups.CPUQuotaPeriod,
+		NoCPUQuota: config.Cgroups.NoCPUQuota, ExclusiveCPUQuota: config.Cgroups.ExclusiveCPUQuota, CPUQuotaPeriod: config.Cgroups.CPUQuotaPeriod,
 		SeccompDefault: config.Pods.SeccompDefault, IDsPerPod: config.Pods.IDsPerPod, MemoryQoS: config.Cgroups.MemoryQoS,
 	})
 	return services, helper, err

@@ -24,12 +24,19 @@ type podHandler struct {
 	mirrors *mirror.Manager
 	workers *podworker.Manager
 	now     func() time.Time
+	// noPodResources drops the resources of Pods as a whole.
+	noPodResources bool
 	// lastUpdate is when a source last delivered something, in nanoseconds of the Unix epoch.
 	lastUpdate atomic.Int64
 }
 
 func (h *podHandler) handle(change podconfig.Change) {
 	h.lastUpdate.Store(h.now().UnixNano())
+	if h.noPodResources && change.Pod.Spec.Resources != nil {
+		pod := *change.Pod // it belongs to its source
+		pod.Spec.Resources = nil
+		change.Pod = &pod
+	}
 	switch {
 	case podutil.IsMirror(change.Pod):
 		h.mirrors.HandleMirror(change)
@@ -62,7 +69,7 @@ type podSources struct {
 func newSources(base *base, n *nodeComponents, p *podComponents) (*podSources, error) {
 	config, deps := &base.config, &base.deps
 	s := &podSources{
-		handler:    &podHandler{mirrors: p.mirrors, workers: p.workers, now: deps.Clock.Now},
+		handler:    &podHandler{mirrors: p.mirrors, workers: p.workers, now: deps.Clock.Now, noPodResources: config.Pods.NoPodResources},
 		registered: n.manager.Registered(),
 	}
 	var err error

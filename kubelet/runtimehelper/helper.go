@@ -50,9 +50,10 @@ type Config struct {
 	// SingleProcessOOMKill has the kernel kill one process of a container that is out of memory instead of all; nil is what
 	// cm.DetectResourceOptions says.
 	SingleProcessOOMKill *bool
-	// NoCPUQuota does not enforce CPU limits. CPUQuotaPeriod is the period of their quotas; the default of cm if zero.
-	NoCPUQuota     bool
-	CPUQuotaPeriod time.Duration
+	// NoCPUQuota does not enforce CPU limits; ExclusiveCPUQuota enforces them on CPUs that a container has for itself, too. CPUQuotaPeriod is
+	// the period of their quotas; the default of cm if zero.
+	NoCPUQuota, ExclusiveCPUQuota bool
+	CPUQuotaPeriod                time.Duration
 	// SeccompDefault gives containers that name no seccomp profile the runtime's.
 	SeccompDefault bool
 	// MemoryQoS reserves and throttles memory with cgroup v2; nil does neither.
@@ -353,10 +354,10 @@ func (h *Helper) Move(uid types.UID, container string) string {
 	return h.deps.Managers.Move(uid, container).CPUs
 }
 
-// set copies where a container runs. No quota limits the time of CPUs that no other container has.
+// set copies where a container runs. Unless configured otherwise, no quota limits the time of CPUs that no other container has.
 func (h *Helper) set(pin resources.Pin, to *runtimeapi.LinuxContainerResources) {
 	to.CpusetCpus, to.CpusetMems = pin.CPUs, pin.Memory
-	if pin.Exclusive && !h.config.NoCPUQuota {
+	if pin.Exclusive && !h.config.NoCPUQuota && !h.config.ExclusiveCPUQuota {
 		to.CpuQuota = -1
 	}
 }

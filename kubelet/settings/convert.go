@@ -159,6 +159,7 @@ func convertPods(c *Configuration) agent.PodConfig {
 	if counted, set := c.FeatureGates[gateProjectQuotas]; set {
 		out.NoProjectQuotas = !counted
 	}
+	out.NoPodResources = isOff(c, gatePodResources)
 	if c.UserNamespaces != nil {
 		out.IDsPerPod = ptr.Deref(c.UserNamespaces.IDsPerPod, 0)
 	}
@@ -257,7 +258,8 @@ func convertCgroups(c *Configuration) (agent.CgroupConfig, error) {
 		MemoryQoS: convertMemoryQoS(c), Root: c.CgroupRoot, Driver: driver, FailV1: *c.FailCgroupV1, FailSwapOn: *c.FailSwapOn,
 		SwapBehavior: cm.SwapBehavior(c.MemorySwap.SwapBehavior), SingleProcessOOMKill: c.SingleProcessOOMKill,
 		PodPidsLimit: *c.PodPidsLimit, NoCPUQuota: !*c.CPUCFSQuota, CPUQuotaPeriod: c.CPUCFSQuotaPeriod.Duration,
-		KubeletCgroups: c.KubeletCgroups, SystemCgroups: c.SystemCgroups, ReservedCPUs: c.ReservedSystemCPUs,
+		ExclusiveCPUQuota: isOff(c, gateNoExclusiveQuota),
+		KubeletCgroups:    c.KubeletCgroups, SystemCgroups: c.SystemCgroups, ReservedCPUs: c.ReservedSystemCPUs,
 		Enforcement: cm.Enforcement{
 			KubeReserved: kube, SystemReserved: system, Enforce: c.EnforceNodeAllocatable,
 			KubeReservedCgroup: c.KubeReservedCgroup, SystemReservedCgroup: c.SystemReservedCgroup,

@@ -9,7 +9,7 @@ func machineFields() []Field {
 		{Path: "protectKernelDefaults", Flag: "protect-kernel-defaults", Support: Honoured,
 			Does: "refuses to start if a sysctl of the kernel differs from what the kubelet wants; false: the kubelet sets it"},
 		{Path: "featureGates", Flag: "feature-gates", Support: Limited,
-			Does:  "features of Kubernetes. This kubelet has each either always or not at all (see below); gates of other components have no effect",
+			Does:  "features of Kubernetes. This kubelet has most of them either always or not at all (see below); gates of other components have no effect",
 			Limit: "the feature cannot be switched in this kubelet", Limits: func(c *Configuration) bool { return len(refusedGates(c.FeatureGates)) > 0 }},
 		{Path: "logging.format", Flag: "logging-format", Support: Honoured, Does: "text or json, one line for each message on standard error"},
 		{Path: "logging.flushFrequency", Flag: "log-flush-frequency", Support: Moot,

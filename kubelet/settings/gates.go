@@ -47,8 +47,34 @@ const gateMemoryQoS = "MemoryQoS"
 // gateProjectQuotas measures emptyDirs by project quotas.
 const gateProjectQuotas = "LocalStorageCapacityIsolationFSQuotaMonitoring"
 
-// switched returns the gates that this kubelet can have in either state.
-func switched() []string { return []string{gateMemoryQoS, gateProjectQuotas} }
+// Gates that are on by default, and without which the kubelet does less.
+const (
+	// gateQuotaPeriod allows another period of CPU quotas than the default one.
+	gateQuotaPeriod = "CustomCPUCFSQuotaPeriod"
+	// gateNoExclusiveQuota sets no quota for CPUs that a container has for itself.
+	gateNoExclusiveQuota = "DisableCPUQuotaWithExclusiveCPUs"
+	// gatePodResources heeds the resources of Pods as a whole, and gatePodResize their changes.
+	gatePodResources, gatePodResize = "PodLevelResources", "InPlacePodLevelResourcesVerticalScaling"
+	// gateShutdown and gateShutdownPriorities allow to set how long a shutdown of the machine gives Pods.
+	gateShutdown, gateShutdownPriorities = "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"
+	// gateBetaCPUOptions allows options of the CPU manager that are in beta.
+	gateBetaCPUOptions = "CPUManagerPolicyBetaOptions"
+)
+
+// switched returns the gates that this kubelet can have in either state. Those that allow alpha options of managers are among them,
+// because each such option is refused by itself.
+func switched() []string {
+	return []string{
+		gateMemoryQoS, gateProjectQuotas, gateQuotaPeriod, gateNoExclusiveQuota, gatePodResources, gateShutdown, gateShutdownPriorities,
+		gateBetaCPUOptions, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+	}
+}
+
+// isOff reports whether a gate that is on by default is off.
+func isOff(c *Configuration, gate string) bool {
+	on, set := c.FeatureGates[gate]
+	return set && !on
+}
 
 // Gate is a feature gate of Kubernetes.
 type Gate struct {
@@ -111,8 +137,12 @@ func validateGates(set map[string]bool) error {
 // refusedGates returns the names of the kubelet's gates that are set to what this kubelet does not do.
 func refusedGates(set map[string]bool) []string {
 	var refused []string
+	either := switched()
+	if heeded, ok := set[gatePodResources]; ok && !heeded {
+		either = append(either, gatePodResize) // what is not heeded needs not be resized
+	}
 	for _, gate := range Gates() {
-		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Default && state != gate.Here && !slices.Contains(switched(), gate.Name) {
+		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Default && state != gate.Here && !slices.Contains(either, gate.Name) {
 			refused = append(refused, gate.Name)
 		}
 	}

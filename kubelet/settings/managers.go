@@ -19,6 +19,9 @@ import (
 // policyStatic is the policy of the CPU manager that gives containers CPUs of their own.
 const policyStatic = "static"
 
+// optionDistribute is the option of the CPU manager that is in beta.
+const optionDistribute = "distribute-cpus-across-numa"
+
 // Paths of the fields with options.
 const (
 	cpuOptionsPath      = "cpuManagerPolicyOptions"
@@ -39,7 +42,7 @@ func convertManagers(c *Configuration) (resources.Config, error) {
 	} else {
 		errs = append(errs, readOptions(cpuOptionsPath, c.CPUManagerPolicyOptions, map[string]option{
 			"full-pcpus-only":                  flagOption(&out.CPUOptions.FullCores),
-			"distribute-cpus-across-numa":      flagOption(&out.CPUOptions.Distribute),
+			optionDistribute:                   flagOption(&out.CPUOptions.Distribute),
 			"strict-cpu-reservation":           flagOption(&out.CPUOptions.StrictReservation),
 			"prefer-align-cpus-by-uncorecache": flagOption(&out.CPUOptions.PreferCache),
 		}))

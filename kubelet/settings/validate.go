@@ -60,6 +60,7 @@ func Validate(c *Configuration) error {
 	p.managers(c)
 	p.shutdown(c)
 	p.machine(c)
+	p.gates(c)
 	if err := validateGates(c.FeatureGates); err != nil {
 		p.errs = append(p.errs, err)
 	}
@@ -269,6 +270,23 @@ func (p *problems) shutdown(c *Configuration) {
 	for _, period := range c.ShutdownGracePeriodByPodPriority {
 		p.want(period.ShutdownGracePeriodSeconds >= 0, "shutdownGracePeriodByPodPriority", period.ShutdownGracePeriodSeconds, "0 or more seconds")
 	}
+}
+
+// gates checks the fields that a gate which is off forbids.
+func (p *problems) gates(c *Configuration) {
+	without := func(gate, path string, used bool, value any, want string) {
+		p.want(!used || !isOff(c, gate), path, value, want+", or the feature gate "+gate)
+	}
+	period := c.CPUCFSQuotaPeriod.Duration
+	without(gateQuotaPeriod, "cpuCFSQuotaPeriod", period != defaultQuotaPeriod, period.String(), defaultQuotaPeriod.String())
+	all, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration
+	without(gateShutdown, "shutdownGracePeriod", all > 0 || critical > 0, all.String(), "0s")
+	priorities := len(c.ShutdownGracePeriodByPodPriority)
+	for _, gate := range []string{gateShutdown, gateShutdownPriorities} {
+		without(gate, "shutdownGracePeriodByPodPriority", priorities > 0, priorities, "none")
+	}
+	distribute, set := c.CPUManagerPolicyOptions[optionDistribute]
+	without(gateBetaCPUOptions, cpuOptionsPath, set, optionDistribute+"="+distribute, "other options")
 }
 
 func (p *problems) machine(c *Configuration) {

@@ -1,0 +1,63 @@
+package settings
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestGatesThatAreSwitched sets each gate that can be switched to the other state: it is accepted, and what it forbids is refused.
+func TestGatesThatAreSwitched(t *testing.T) {
+	for _, gate := range Gates() {
+		other := "true"
+		if gate.Default {
+			other = "false"
+		}
+		text := "featureGates: {" + gate.Name + ": " + other + "}"
+		_, err := Convert(parse(t, text))
+		switch {
+		case gate.Locked:
+			require.ErrorContains(t, err, "Kubernetes has locked it", gate.Name)
+		case gate.Kubelet && gate.Here == gate.Default && !isSwitched(gate.Name):
+			require.ErrorContains(t, err, "the feature cannot be switched in this kubelet", gate.Name)
+		default:
+			require.NoError(t, err, gate.Name)
+		}
+	}
+	for text, want := range map[string]string{
+		"featureGates: {InPlacePodLevelResourcesVerticalScaling: false}":                                                   "cannot be switched",
+		"featureGates: {CustomCPUCFSQuotaPeriod: false}\ncpuCFSQuotaPeriod: 10ms":                                          "want 100ms, or the feature gate CustomCPUCFSQuotaPeriod",
+		"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 10s":                                            "want 0s, or the feature gate GracefulNodeShutdown",
+		"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]":                   "or the feature gate GracefulNodeShutdown",
+		"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]": "GracefulNodeShutdownBasedOnPodPriority",
+		"featureGates: {CPUManagerPolicyBetaOptions: false}\nkubeReserved: {cpu: 1}\ncpuManagerPolicy: static\n" +
+			"cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}": "want other options, or the feature gate CPUManagerPolicyBetaOptions",
+	} {
+		_, err := Convert(parse(t, text))
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := Convert(parse(t, "featureGates: {PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}"))
+	require.NoError(t, err)
+	_, err = Convert(parse(t, "featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriod: 30s"))
+	require.NoError(t, err)
+}
+
+func isSwitched(name string) bool {
+	for _, known := range switched() {
+		if known == name {
+			return true
+		}
+	}
+	return false
+}
+
+func TestGatesChangeWhatIsDone(t *testing.T) {
+	chosen, err := Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: false, PodLevelResources: false}"))
+	require.NoError(t, err)
+	require.True(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
+	require.True(t, chosen.Agent.Pods.NoPodResources)
+	chosen, err = Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: true, PodLevelResources: true}"))
+	require.NoError(t, err)
+	require.False(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
+	require.False(t, chosen.Agent.Pods.NoPodResources)
+}

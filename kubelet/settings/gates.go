@@ -53,7 +53,7 @@ const (
 	gateQuotaPeriod = "CustomCPUCFSQuotaPeriod"
 	// gateNoExclusiveQuota sets no quota for CPUs that a container has for itself.
 	gateNoExclusiveQuota = "DisableCPUQuotaWithExclusiveCPUs"
-	// gatePodResources heeds the resources of Pods as a whole, and gatePodResize their changes.
+	// gatePodResources applies the resources of Pods as a whole, and gatePodResize their changes.
 	gatePodResources, gatePodResize = "PodLevelResources", "InPlacePodLevelResourcesVerticalScaling"
 	// gateShutdown and gateShutdownPriorities allow to set how long a shutdown of the machine gives Pods.
 	gateShutdown, gateShutdownPriorities = "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"
@@ -138,8 +138,8 @@ func validateGates(set map[string]bool) error {
 func refusedGates(set map[string]bool) []string {
 	var refused []string
 	either := switched()
-	if heeded, ok := set[gatePodResources]; ok && !heeded {
-		either = append(either, gatePodResize) // what is not heeded needs not be resized
+	if applied, ok := set[gatePodResources]; ok && !applied {
+		either = append(either, gatePodResize) // what is not applied needs not be resized
 	}
 	for _, gate := range Gates() {
 		if state, ok := set[gate.Name]; ok && gate.Kubelet && state != gate.Default && state != gate.Here && !slices.Contains(either, gate.Name) {

@@ -160,12 +160,13 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 	return m.decide(attrs.Pod, m.providers)
 }
 
-// Readmit gives a Pod that an earlier process has admitted what the state files do not have any more. Its containers are moved to it.
+// Readmit gives a Pod that an earlier process has admitted what the state files do not have any more. Its containers are moved to it. Where
+// the files cannot be used the kubelet does not start, and the Pod runs on.
 func (m *Manager) Readmit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.open(); err != nil {
-		return refuse(err)
+	if m.open() != nil {
+		return lifecycle.PodAdmitResult{Admit: true}
 	}
 	m.claims.Readmit(attrs.Pod)
 	m.devices.Readmit(attrs.Pod)

@@ -30,11 +30,16 @@ func exclusivePod(uid types.UID) *corev1.Pod {
 
 // newPlacing returns a Manager of a machine with 4 CPUs of which 0 is reserved. It has admitted the Pod own, whose container c has CPU 1.
 func newPlacing(t *testing.T, dir string) *resources.Manager {
+	m := unopened(t, dir)
+	require.NoError(t, m.Open())
+	return m
+}
+
+func unopened(t *testing.T, dir string) *resources.Manager {
 	m, err := resources.New(resources.Deps{
 		Client: fake.NewClientset(), Topology: machinetest.New(1, 1, 4, 1), OnPoolChanged: func() {}, OnDevicesChanged: func() {}, OnHealthChanged: func(types.UID) {},
 	}, resources.Config{Dir: dir, StaticCPUs: true, ReservedCPUCount: 1})
 	require.NoError(t, err)
-	require.NoError(t, m.Open())
 	return m
 }
 
@@ -164,4 +169,9 @@ func TestDecisionsThatAreLostAreMadeAgain(t *testing.T) {
 	refused := readmit(m, "fourth")
 	require.False(t, refused.Admit)
 	require.Contains(t, refused.Message, "not enough CPUs are free")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, cpus.StateFile), []byte(`{"policyName":"none","defaultCpuSet":"","checksum":0}`), 0o600))
+	m = unopened(t, dir)
+	require.ErrorContains(t, m.Open(), "configured policy")
+	require.True(t, readmit(m, "own").Admit, "a kubelet that does not start ends no Pod")
 }

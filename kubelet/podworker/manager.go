@@ -166,7 +166,7 @@ func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
 		failure = decide(candidate, others)
 		return nil
 	})
-	if err != nil {
+	if err != nil && !started {
 		failure = &status.Failure{Reason: ReasonPanicked, Message: "The kubelet panicked while it admitted this Pod: " + err.Error()}
 	}
 	if pod.DeletionTimestamp != nil {

@@ -138,7 +138,7 @@ func (m *Machine) Boot(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	args := qemuArgs(m.options, m.files, m.accelerator, m.sshPort, m.machineID)
+	args := qemuArgs(m.options, m.files, m.accelerator, m.sshPort, m.machineID, tscKHz())
 	if m.process, err = startProcess(qemu, args); err != nil {
 		return err
 	}

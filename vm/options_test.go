@@ -33,16 +33,19 @@ func TestQemuArguments(t *testing.T) {
 		kernel: "/i/vmlinuz", initrd: "/i/initrd", root: "/m/root", disks: []string{"/m/disk1"}, shares: []string{"/m/share1"},
 		console: "/m/console", ready: "/m/ready", qmp: "/m/qmp", networkSocket: "/m/net", networkMAC: "52:54:00:be:01:07",
 	}
-	args := strings.Join(qemuArgs(options, f, accelTCG, 2222, "0123"), " ")
+	args := strings.Join(qemuArgs(options, f, accelTCG, 2222, "0123", 2_594_000), " ")
 	for _, want := range []string{
 		"-smp 8,sockets=2", "-accel tcg,thread=multi -cpu max",
 		"-numa node,nodeid=0,cpus=0-3,memdev=mem0", "-numa node,nodeid=1,cpus=4-7,memdev=mem1", "id=mem1,size=2048M",
-		"systemd.hostname=node1 systemd.machine_id=0123 panic=-1 hugepages=4 no_timer_check", "ifname=lan:52:54:00:be:01:07 ip=10.1.2.3:::255.255.240.0::lan:none",
+		"systemd.hostname=node1 systemd.machine_id=0123 panic=-1 hugepages=4 no_timer_check", "no5lvl tsc_early_khz=2594000 ", "ifname=lan:52:54:00:be:01:07 ip=10.1.2.3:::255.255.240.0::lan:none",
 		"restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:2222-:22", "file=/m/disk1,if=none,id=disk1,format=raw",
 		"file=/m/share1,if=none,id=share1,format=raw,discard=unmap,readonly=on", "addr.path=/m/net", "mac=52:54:00:be:01:07",
 	} {
 		require.Contains(t, args, want)
 	}
-	require.Contains(t, strings.Join(qemuArgs(Options{}.withDefaults(), f, accelKVM, 1, "0"), " "), "-accel kvm -cpu host")
+	kvm := strings.Join(qemuArgs(Options{}.withDefaults(), f, accelKVM, 1, "0", 2_594_000), " ")
+	require.Contains(t, kvm, "-accel kvm -cpu host")
+	require.NotContains(t, kvm, "tsc_early_khz")
+	require.NotContains(t, strings.Join(qemuArgs(options, f, accelTCG, 1, "0", 0), " "), "tsc_early_khz")
 	require.Equal(t, "/dev/disk/by-id/virtio-share1", shareDisk(0))
 }

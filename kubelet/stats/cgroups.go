@@ -181,18 +181,65 @@ func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 		available := limit - min(working, limit)
 		m.memory.AvailableBytes = &available
 	}
+	m.swap = swapOf(dirs, stat, now)
+}
+
+// swapOf reads the swap usage of a cgroup whose memory.stat is known; that is needed with cgroup v1 only. It is nil if the kernel does not
+// count it.
+func swapOf(dirs cm.Dirs, stat map[string]uint64, now time.Time) *statsapi.SwapStats {
 	swapped, counted := stat["total_swap"]
 	if dirs.Unified {
 		swapped, counted = readNumber(filepath.Join(dirs.Memory, "memory.swap.current"))
 	}
 	if !counted {
-		return
+		return nil
 	}
-	m.swap = &statsapi.SwapStats{Time: metav1.NewTime(now), SwapUsageBytes: &swapped}
+	swap := &statsapi.SwapStats{Time: metav1.NewTime(now), SwapUsageBytes: &swapped}
 	if limit, ok := readNumber(filepath.Join(dirs.Memory, "memory.swap.max")); ok && limit < unlimited {
 		available := limit - min(swapped, limit)
-		m.swap.SwapAvailableBytes = &available
+		swap.SwapAvailableBytes = &available
 	}
+	return swap
+}
+
+// addSwap adds the swap usage of a Pod's containers and of the Pod, as far as the runtime does not report it, as containerd does not. ids are
+// those of the containers in s.
+func (p *Provider) addSwap(s *statsapi.PodStats, ids []string, pod *corev1.Pod) {
+	var dirs cm.Dirs
+	found := false
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		if c.Swap == nil && pod != nil && p.deps.Cgroups != nil {
+			if !found {
+				var err error
+				if dirs, err = p.deps.Cgroups.PodDirs(pod); err != nil {
+					return
+				}
+				found = true
+			}
+			c.Swap = containerSwapOf(dirs, ids[i], p.deps.Clock.Now())
+		}
+		s.Swap = sumSwap(s.Swap, c.Swap)
+	}
+}
+
+// containerSwapOf reads the swap usage of a container in a Pod's cgroup. Its own cgroup has the container's ID as its name, or what the
+// runtimes make of that for systemd.
+func containerSwapOf(pod cm.Dirs, id string, now time.Time) *statsapi.SwapStats {
+	for _, name := range []string{id, "cri-containerd-" + id + ".scope", "crio-" + id + ".scope"} {
+		dirs := cm.Dirs{Unified: pod.Unified, Memory: filepath.Join(pod.Memory, name)}
+		var stat map[string]uint64
+		if !dirs.Unified {
+			var err error
+			if stat, err = readTable(filepath.Join(dirs.Memory, "memory.stat")); err != nil {
+				continue
+			}
+		}
+		if swap := swapOf(dirs, stat, now); swap != nil {
+			return swap
+		}
+	}
+	return nil
 }
 
 // measureProcess reads the usage of one process, whose directory in procfs is name.

@@ -93,7 +93,8 @@ func systems(t *testing.T, p *stats.Provider, cpuAndMemory bool) map[string]stat
 // runtimeWithoutPSI is a runtime with one Pod that does not report its pressure.
 type runtimeWithoutPSI struct {
 	stats.Runtime
-	waits *runtimeapi.PsiStats // for CPU, if not nil
+	waits      *runtimeapi.PsiStats // for CPU, if not nil
+	containers []*runtimeapi.ContainerStats
 }
 
 func (s *runtimeWithoutPSI) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
@@ -101,7 +102,9 @@ func (s *runtimeWithoutPSI) ListPodSandboxStats(context.Context, *runtimeapi.Lis
 ) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{{
 		Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "ns", Uid: "u"}},
-		Linux:      &runtimeapi.LinuxPodSandboxStats{Cpu: &runtimeapi.CpuUsage{Psi: s.waits}, Memory: &runtimeapi.MemoryUsage{}},
+		Linux: &runtimeapi.LinuxPodSandboxStats{
+			Cpu: &runtimeapi.CpuUsage{Psi: s.waits}, Memory: &runtimeapi.MemoryUsage{}, Containers: s.containers,
+		},
 	}}}, nil
 }
 
@@ -254,4 +257,40 @@ func TestPodPressureFromCgroup(t *testing.T) {
 	m = newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: strings.Split("cpu,cpuacct,memory", ",")})
 	m.write(unifiedGroup("cgroup/kubepods/besteffort/podu", 2))
 	require.Nil(t, summary(m, false).CPU.PSI, "version 1 has no such files, whatever lies there")
+}
+
+// TestSwapFromCgroup has containers whose swap the runtime does not report, in cgroups of either driver, one that it reports, and one whose
+// cgroup is gone.
+func TestSwapFromCgroup(t *testing.T) {
+	container := func(id string, swap *runtimeapi.SwapUsage) *runtimeapi.ContainerStats {
+		return &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: id}}, Swap: swap}
+	}
+	runtime := &runtimeWithoutPSI{containers: []*runtimeapi.ContainerStats{
+		container("plain", nil), container("scope", nil), container("gone", nil),
+		container("reported", &runtimeapi.SwapUsage{SwapUsageBytes: &runtimeapi.UInt64Value{Value: 5}}),
+	}}
+	read := func(m *fixture) statsapi.PodStats {
+		m.runtime = runtime
+		m.pods = []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}}
+		s, err := m.provider().Summary(t.Context(), true)
+		require.NoError(t, err)
+		require.Len(t, s.Pods[0].Containers, 4)
+		return s.Pods[0]
+	}
+	m := newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: []string{"cpu", "memory", "io"}, Unified: true})
+	m.write(unifiedGroup("cgroup/kubepods/besteffort/podu/plain", 1))
+	m.write(unifiedGroup("cgroup/kubepods/besteffort/podu/cri-containerd-scope.scope", 2))
+	pod := read(m)
+	require.EqualValues(t, 40, *pod.Containers[0].Swap.SwapUsageBytes)
+	require.EqualValues(t, 60, *pod.Containers[0].Swap.SwapAvailableBytes)
+	require.EqualValues(t, 80, *pod.Containers[1].Swap.SwapUsageBytes)
+	require.Nil(t, pod.Containers[2].Swap)
+	require.EqualValues(t, 5, *pod.Containers[3].Swap.SwapUsageBytes, "the runtime knows best")
+	require.EqualValues(t, 40+80+5, *pod.Swap.SwapUsageBytes)
+
+	m = newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: strings.Split("cpu,cpuacct,memory", ",")})
+	m.write(map[string]string{"cgroup/kubepods/besteffort/podu/plain/memory.stat": "rss 1\ntotal_swap 7\n"})
+	pod = read(m)
+	require.EqualValues(t, 7, *pod.Containers[0].Swap.SwapUsageBytes)
+	require.EqualValues(t, 7+5, *pod.Swap.SwapUsageBytes)
 }

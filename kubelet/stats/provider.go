@@ -174,17 +174,19 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
 	}
+	var ids []string
 	for _, c := range linux.GetContainers() {
 		name := c.GetAttributes().GetMetadata().GetName()
+		ids = append(ids, c.GetAttributes().GetId())
 		one := statsapi.ContainerStats{
 			Name: name, StartTime: startTime(pod, name), CPU: cpuStats(c.Cpu), Memory: memoryStats(c.Memory), Swap: swapStats(c.Swap),
 		}
 		if !cpuAndMemory {
 			one.Rootfs, one.Logs, one.IO = p.rootfsStats(c.WritableLayer), p.logStats(pod, name), ioStats(c.Io)
 		}
-		s.Swap = addSwap(s.Swap, one.Swap)
 		s.Containers = append(s.Containers, one)
 	}
+	p.addSwap(&s, ids, pod)
 	if !cpuAndMemory {
 		s.IO = ioStats(linux.GetIo())
 	}
@@ -304,8 +306,8 @@ func swapStats(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
 	}
 }
 
-// addSwap adds a container's swap to that of its Pod. The available swap is that of any container.
-func addSwap(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
+// sumSwap adds a container's swap to that of its Pod. The available swap is that of any container.
+func sumSwap(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
 	if pod == nil || container == nil {
 		if container == nil {
 			return pod

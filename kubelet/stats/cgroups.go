@@ -203,21 +203,19 @@ func swapOf(dirs cm.Dirs, stat map[string]uint64, now time.Time) *statsapi.SwapS
 }
 
 // addSwap adds the swap usage of a Pod's containers and of the Pod, as far as the runtime does not report it, as containerd does not. ids are
-// those of the containers in s.
-func (p *Provider) addSwap(s *statsapi.PodStats, ids []string, pod *corev1.Pod) {
+// those of the containers in s. Without groups or the Pod none is added.
+func addSwap(s *statsapi.PodStats, ids []string, groups Cgroups, pod *corev1.Pod, now time.Time) {
 	var dirs cm.Dirs
 	found := false
+	if groups != nil && pod != nil {
+		var err error
+		dirs, err = groups.PodDirs(pod)
+		found = err == nil
+	}
 	for i := range s.Containers {
 		c := &s.Containers[i]
-		if c.Swap == nil && pod != nil && p.deps.Cgroups != nil {
-			if !found {
-				var err error
-				if dirs, err = p.deps.Cgroups.PodDirs(pod); err != nil {
-					return
-				}
-				found = true
-			}
-			c.Swap = containerSwapOf(dirs, ids[i], p.deps.Clock.Now())
+		if c.Swap == nil && found {
+			c.Swap = containerSwapOf(dirs, ids[i], now)
 		}
 		s.Swap = sumSwap(s.Swap, c.Swap)
 	}

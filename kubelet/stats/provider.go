@@ -186,7 +186,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		}
 		s.Containers = append(s.Containers, one)
 	}
-	p.addSwap(&s, ids, pod)
+	addSwap(&s, ids, p.deps.Cgroups, pod, p.deps.Clock.Now())
 	if !cpuAndMemory {
 		s.IO = ioStats(linux.GetIo())
 	}

@@ -138,7 +138,11 @@ func (m *Machine) Boot(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	args := qemuArgs(m.options, m.files, m.accelerator, m.sshPort, m.machineID, tscKHz())
+	var tsc uint64
+	if m.accelerator != accelKVM {
+		tsc = tscKHz()
+	}
+	args := qemuArgs(m.options, m.files, m.accelerator, m.sshPort, m.machineID, tsc)
 	if m.process, err = startProcess(qemu, args); err != nil {
 		return err
 	}

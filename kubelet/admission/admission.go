@@ -153,14 +153,14 @@ func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 // readmitter is a handler that may have lost what an earlier process has decided about a Pod.
 type readmitter interface {
 	// Readmit decides again what is lost. It must not block.
-	Readmit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult
+	Readmit(pod *corev1.Pod) lifecycle.PodAdmitResult
 }
 
 // Readmit implements podworker.Admitter.
-func (a *Admitter) Readmit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+func (a *Admitter) Readmit(pod *corev1.Pod) *status.Failure {
 	for _, handler := range a.deps.Handlers {
 		if again, is := handler.(readmitter); is {
-			if result := again.Readmit(&lifecycle.PodAdmitAttributes{Pod: pod, OtherPods: others}); !result.Admit {
+			if result := again.Readmit(pod); !result.Admit {
 				return reject(result.Reason, "%s", result.Message)
 			}
 		}

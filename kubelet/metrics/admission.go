@@ -28,8 +28,8 @@ func (a *instrumentedAdmitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *sta
 }
 
 // Readmit implements podworker.Admitter.
-func (a *instrumentedAdmitter) Readmit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
-	return a.count(a.Admitter.Readmit(pod, others))
+func (a *instrumentedAdmitter) Readmit(pod *corev1.Pod) *status.Failure {
+	return a.count(a.Admitter.Readmit(pod))
 }
 
 func (a *instrumentedAdmitter) count(failure *status.Failure) *status.Failure {

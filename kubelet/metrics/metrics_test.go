@@ -150,7 +150,7 @@ type fixedAdmitter struct{ failure *status.Failure }
 func (a fixedAdmitter) Admit(*corev1.Pod, []*corev1.Pod) *status.Failure { return a.failure }
 
 // Readmit implements podworker.Admitter.
-func (a fixedAdmitter) Readmit(*corev1.Pod, []*corev1.Pod) *status.Failure { return a.failure }
+func (a fixedAdmitter) Readmit(*corev1.Pod) *status.Failure { return a.failure }
 
 // Resize implements podworker.Admitter.
 func (a fixedAdmitter) Resize(_, _ *corev1.Pod, _ []*corev1.Pod) *status.Failure { return a.failure }
@@ -162,7 +162,7 @@ func TestRejectionsAreCounted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	admitter := InstrumentAdmitter(registry, outOfCPU)
 	require.Equal(t, "OutOfcpu", admitter.Admit(nil, nil).Reason)
-	require.Equal(t, "OutOfcpu", admitter.Readmit(nil, nil).Reason)
+	require.Equal(t, "OutOfcpu", admitter.Readmit(nil).Reason)
 	require.Equal(t, map[string]float64{"OutOfcpu": 2}, values(t, registry, "kubelet_admission_rejections_total"))
 	registry = prometheus.NewRegistry()
 	require.Nil(t, InstrumentAdmitter(registry, fixedAdmitter{}).Admit(nil, nil))

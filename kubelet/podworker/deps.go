@@ -164,7 +164,7 @@ type Admitter interface {
 	// Admit reports why the node cannot run a Pod.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 	// Readmit reports why the node cannot go on running a Pod that an earlier process has admitted.
-	Readmit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
+	Readmit(pod *corev1.Pod) *status.Failure
 	// Resize reports why a Pod that runs with the allocated resources cannot have those of its spec. The reason is
 	// Deferred if resources may become free, and Infeasible, with a Detail, if it never can.
 	Resize(allocated, pod *corev1.Pod, others []*corev1.Pod) *status.Failure

@@ -213,7 +213,7 @@ func (a *admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 	return a.rejection
 }
 
-func (a *admitter) Readmit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
+func (a *admitter) Readmit(pod *corev1.Pod) *status.Failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.readmitted = append(a.readmitted, string(pod.UID))

@@ -148,39 +148,60 @@ func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 
 // admit reports why the node rejects a new Pod, nil if it admits it, and which Pods end for it. The caller holds mu.
 func (m *Manager) admit(pod *corev1.Pod) (*status.Failure, Preemption) {
-	started := pod.Status.StartTime != nil // an earlier process has admitted it, and most of that it needs not be asked again
-	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil && !started {
+	switch {
+	case podutil.IsTerminal(&pod.Status):
+		return nil, Preemption{}
+	case pod.Status.StartTime != nil:
+		return m.readmit(pod), Preemption{}
+	case pod.DeletionTimestamp != nil:
 		return nil, Preemption{}
 	}
-	candidate := pod
-	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
-		candidate = granted // an earlier process admitted it
-	}
-	decide, preemption, others := m.deps.Admitter.Readmit, Preemption{}, m.activePodsExcept(nil)
-	if !started {
-		decide = m.deps.Admitter.Admit
-		preemption, others = m.choosePreempted(candidate, others)
-	}
+	candidate := m.allocated(pod)
+	preemption, others := m.choosePreempted(candidate, m.activePodsExcept(nil))
 	var failure *status.Failure
 	err := contain.Do("podworker.admit", podutil.Name(pod), func() error {
-		failure = decide(candidate, others)
+		failure = m.deps.Admitter.Admit(candidate, others)
 		return nil
 	})
-	if err != nil && !started {
+	if err != nil {
 		failure = &status.Failure{Reason: ReasonPanicked, Message: "The kubelet panicked while it admitted this Pod: " + err.Error()}
 	}
-	if pod.DeletionTimestamp != nil {
-		return nil, Preemption{} // it ends anyway
-	}
-	if !started {
-		m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
-	}
-	if failure != nil {
-		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
-		m.deps.Logger.Warn("Pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
-			"reason", failure.Reason, "message", failure.Message)
-	}
+	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
+	m.reportRejection(pod, failure)
 	return failure, preemption
+}
+
+// readmit reports why the node cannot go on running a Pod that an earlier process has admitted; nil if it can, if that panics, and for one
+// that ends anyway. The caller holds mu.
+func (m *Manager) readmit(pod *corev1.Pod) *status.Failure {
+	var failure *status.Failure
+	err := contain.Do("podworker.admit", podutil.Name(pod), func() error {
+		failure = m.deps.Admitter.Readmit(m.allocated(pod))
+		return nil
+	})
+	if err != nil || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	m.reportRejection(pod, failure)
+	return failure
+}
+
+// allocated returns the Pod with what an earlier process has allocated, if it has.
+func (m *Manager) allocated(pod *corev1.Pod) *corev1.Pod {
+	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
+		return granted
+	}
+	return pod
+}
+
+// reportRejection says why a Pod is rejected, if it is.
+func (m *Manager) reportRejection(pod *corev1.Pod, failure *status.Failure) {
+	if failure == nil {
+		return
+	}
+	m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
+	m.deps.Logger.Warn("Pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
+		"reason", failure.Reason, "message", failure.Message)
 }
 
 // activePodsExcept returns the Pods that use resources of the node, without that of one worker. Pods that are gone from their source,

@@ -162,18 +162,18 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 
 // Readmit gives a Pod that an earlier process has admitted what the state files do not have any more. Its containers are moved to it. Where
 // the files cannot be used the kubelet does not start, and the Pod runs on.
-func (m *Manager) Readmit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
+func (m *Manager) Readmit(pod *corev1.Pod) lifecycle.PodAdmitResult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.open() != nil {
 		return lifecycle.PodAdmitResult{Admit: true}
 	}
-	m.claims.Readmit(attrs.Pod)
-	m.devices.Readmit(attrs.Pod)
+	m.claims.Readmit(pod)
+	m.devices.Readmit(pod)
 	if len(m.lost) == 0 {
 		return lifecycle.PodAdmitResult{Admit: true}
 	}
-	return m.decide(attrs.Pod, m.lost)
+	return m.decide(pod, m.lost)
 }
 
 // decide admits a Pod as far as the providers are concerned. The caller holds mu.

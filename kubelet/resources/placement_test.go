@@ -150,7 +150,7 @@ func TestDecisionsThatAreLostAreMadeAgain(t *testing.T) {
 	m := newPlacing(t, dir)
 	admitOwn(t, m)
 	readmit := func(m *resources.Manager, uid types.UID) lifecycle.PodAdmitResult {
-		return m.Readmit(&lifecycle.PodAdmitAttributes{Pod: exclusivePod(uid)})
+		return m.Readmit(exclusivePod(uid))
 	}
 	m = newPlacing(t, dir)
 	require.True(t, readmit(m, "own").Admit)

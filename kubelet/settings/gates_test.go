@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ func TestGatesThatAreSwitched(t *testing.T) {
 		switch {
 		case gate.Locked:
 			require.ErrorContains(t, err, "Kubernetes has locked it", gate.Name)
-		case gate.Kubelet && gate.Here == gate.Default && !isSwitched(gate.Name):
+		case gate.Kubelet && gate.Here == gate.Default && !slices.Contains(switched(), gate.Name):
 			require.ErrorContains(t, err, "the feature cannot be switched in this kubelet", gate.Name)
 		default:
 			require.NoError(t, err, gate.Name)
@@ -40,15 +41,6 @@ func TestGatesThatAreSwitched(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Convert(parse(t, "featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriod: 30s"))
 	require.NoError(t, err)
-}
-
-func isSwitched(name string) bool {
-	for _, known := range switched() {
-		if known == name {
-			return true
-		}
-	}
-	return false
 }
 
 func TestGatesChangeWhatIsDone(t *testing.T) {

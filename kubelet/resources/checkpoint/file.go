@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,13 +66,14 @@ func (f File) Read(policy string, into Content) (found bool, err error) {
 }
 
 // Open is Read for the start of a manager. A damaged file is set aside, and found is false then: the Pods of the node are admitted anew, so
-// that containers get what they are to have for themselves, perhaps not what they had. effect says what that means.
+// that containers get what they are to have for themselves, perhaps not what they had. effect says what that means; it is empty if the policy
+// gives containers nothing of their own.
 func (f File) Open(logger *slog.Logger, policy, effect string, into Content) (found bool, err error) {
 	found, err = f.Read(policy, into)
 	if !errors.Is(err, ErrDamaged) {
 		return found, err
 	}
-	statefile.SetAside(logger, f.Path(), err, effect)
+	statefile.SetAside(logger, f.Path(), err, cmp.Or(effect, "none: the policy of the "+f.Manager+" gives containers nothing of their own"))
 	return false, nil
 }
 

@@ -2,13 +2,12 @@ package claims
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/contain"
@@ -104,31 +103,17 @@ func (m *Manager) recall(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	for _, name := range names {
-		if err := m.recallOne(ctx, pod, name); err != nil {
+		err := m.withClaim(ctx, pod, name, func(k key, object *resourceapi.ResourceClaim) error {
+			if check(pod, object) != nil {
+				return nil
+			}
+			_, err := m.refer(k, object, uid)
+			return err
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
 	m.found(uid)
 	return nil
-}
-
-func (m *Manager) recallOne(ctx context.Context, pod *corev1.Pod, name string) error {
-	k := key{pod.Namespace, name}
-	unlock, err := m.lock(ctx, k)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	object, err := m.deps.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
-	}
-	if check(pod, object) != nil {
-		return nil
-	}
-	_, err = m.refer(k, object, pod.UID)
-	return err
 }

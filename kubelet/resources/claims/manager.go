@@ -140,7 +140,8 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	}
 	start := m.deps.Clock.Now()
 	for _, name := range names {
-		if err = m.prepare(ctx, pod, name); err != nil {
+		err = m.withClaim(ctx, pod, name, func(k key, object *resourceapi.ResourceClaim) error { return m.prepare(ctx, pod, k, object) })
+		if err != nil {
 			err = fmt.Errorf("prepare dynamic resources: %w", err)
 			break
 		}
@@ -152,7 +153,8 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, name string) error {
+// withClaim calls do with a claim of the Pod, while no driver is asked about it.
+func (m *Manager) withClaim(ctx context.Context, pod *corev1.Pod, name string, do func(k key, object *resourceapi.ResourceClaim) error) error {
 	k := key{pod.Namespace, name}
 	unlock, err := m.lock(ctx, k)
 	if err != nil {
@@ -163,6 +165,11 @@ func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, name string) err
 	if err != nil {
 		return fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
 	}
+	return do(k, object)
+}
+
+// prepare has the drivers prepare a claim of the Pod. The caller has locked it.
+func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, k key, object *resourceapi.ResourceClaim) error {
 	if err := check(pod, object); err != nil {
 		return err
 	}

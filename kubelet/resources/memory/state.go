@@ -132,7 +132,7 @@ func stateFile(dir string) checkpoint.File {
 // readState reads the file of the policy. found is false if there is none, or if a damaged one was set aside.
 func (m *Manager) readState() (s state, found bool, err error) {
 	var c fileContent
-	effect := "none: the policy of the memory manager gives containers nothing of their own"
+	effect := ""
 	if m.config.Static {
 		effect = "containers that run get memory of chosen NUMA nodes anew, and what they allocate from now on may be on others"
 	}

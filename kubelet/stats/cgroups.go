@@ -202,19 +202,24 @@ func swapOf(dirs cm.Dirs, stat map[string]uint64, now time.Time) *statsapi.SwapS
 	return swap
 }
 
-// addSwap adds the swap usage of a Pod's containers and of the Pod, as far as the runtime does not report it, as containerd does not. ids are
-// those of the containers in s. Without groups or the Pod none is added.
-func addSwap(s *statsapi.PodStats, ids []string, groups Cgroups, pod *corev1.Pod, now time.Time) {
-	var dirs cm.Dirs
-	found := false
-	if groups != nil && pod != nil {
-		var err error
-		dirs, err = groups.PodDirs(pod)
-		found = err == nil
+// podDirs returns the directories of a Pod's cgroups, nil if they are not known.
+func podDirs(groups Cgroups, pod *corev1.Pod) *cm.Dirs {
+	if groups == nil || pod == nil {
+		return nil
 	}
+	dirs, err := groups.PodDirs(pod)
+	if err != nil {
+		return nil
+	}
+	return &dirs
+}
+
+// addSwap adds the swap usage of a Pod's containers and of the Pod, as far as the runtime does not report it, as containerd does not. ids are
+// those of the containers in s. dirs are those of the Pod; without them none is added.
+func addSwap(s *statsapi.PodStats, ids []string, dirs *cm.Dirs, now time.Time) {
 	for i := range s.Containers {
 		c := &s.Containers[i]
-		if c.Swap == nil && found {
+		if c.Swap == nil && dirs != nil {
 			c.Swap = containerSwapOf(dirs, ids[i], now)
 		}
 		s.Swap = sumSwap(s.Swap, c.Swap)
@@ -223,7 +228,7 @@ func addSwap(s *statsapi.PodStats, ids []string, groups Cgroups, pod *corev1.Pod
 
 // containerSwapOf reads the swap usage of a container in a Pod's cgroup. Its own cgroup has the container's ID as its name, or what the
 // runtimes make of that for systemd.
-func containerSwapOf(pod cm.Dirs, id string, now time.Time) *statsapi.SwapStats {
+func containerSwapOf(pod *cm.Dirs, id string, now time.Time) *statsapi.SwapStats {
 	for _, name := range []string{id, "cri-containerd-" + id + ".scope", "crio-" + id + ".scope"} {
 		dirs := cm.Dirs{Unified: pod.Unified, Memory: filepath.Join(pod.Memory, name)}
 		var stat map[string]uint64
@@ -279,14 +284,10 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 }
 
 // addPodPressure adds pressure statistics that the runtime does not report, from the Pod's cgroup v2.
-func (p *Provider) addPodPressure(s *statsapi.PodStats, pod *corev1.Pod, cpuAndMemory bool) {
+func (p *Provider) addPodPressure(s *statsapi.PodStats, dirs *cm.Dirs, cpuAndMemory bool) {
 	complete := s.CPU != nil && s.CPU.PSI != nil && s.Memory != nil && s.Memory.PSI != nil &&
 		(cpuAndMemory || s.IO != nil && s.IO.PSI != nil)
-	if complete || pod == nil || p.deps.Cgroups == nil {
-		return
-	}
-	dirs, err := p.deps.Cgroups.PodDirs(pod)
-	if err != nil || !dirs.Unified {
+	if complete || dirs == nil || !dirs.Unified {
 		return
 	}
 	pressure := readPressures(dirs.CPU)

@@ -186,11 +186,12 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		}
 		s.Containers = append(s.Containers, one)
 	}
-	addSwap(&s, ids, p.deps.Cgroups, pod, p.deps.Clock.Now())
+	dirs := podDirs(p.deps.Cgroups, pod)
+	addSwap(&s, ids, dirs, p.deps.Clock.Now())
 	if !cpuAndMemory {
 		s.IO = ioStats(linux.GetIo())
 	}
-	p.addPodPressure(&s, pod, cpuAndMemory)
+	p.addPodPressure(&s, dirs, cpuAndMemory)
 	if cpuAndMemory {
 		return s
 	}

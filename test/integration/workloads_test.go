@@ -4,13 +4,16 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,41 +133,59 @@ func checkNginx(t *testing.T, c *cluster) {
 	url := "http://" + c.mustRun("kubectl", "get", "service/nginx", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waitTimeout}
 	getBy(t, client, url)
+	pods := func() []string {
+		return strings.Fields(c.mustRun("kubectl", "get", "pods", "-l", "app=nginx", "-o", "jsonpath={.items[*].metadata.name}"))
+	}
 
-	var served atomic.Int64
+	old := pods()
 	ctx, stop := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { failed <- requestUntil(ctx, client, url, &served) }()
+	served, failed := map[string]int{}, make(chan error, 1)
+	go func() { failed <- requestUntil(ctx, client, url, served) }()
 	c.mustRun("kubectl", "rollout", "restart", "deployment/nginx")
 	c.mustRun("kubectl", "rollout", "status", "deployment/nginx", "--timeout", waitTimeout.String())
-	c.mustRun("kubectl", "wait", "--for=delete", "pod", "-l", "app=nginx", "--field-selector", "status.phase!=Running", "--timeout", "1m")
+	for _, name := range old {
+		c.mustRun("kubectl", "wait", "--for=delete", "pod/"+name, "--timeout", waitTimeout.String())
+	}
 	stop()
 	require.NoError(t, <-failed)
-	require.Greater(t, served.Load(), int64(50), "requests during the update")
+	byOld := 0
+	for _, name := range old {
+		byOld += served[name]
+		delete(served, name)
+	}
+	require.NotZero(t, byOld, "requests before the update")
+	require.NotEmpty(t, served, "requests after the update")
+	require.Subset(t, pods(), slices.Collect(maps.Keys(served)))
 	c.mustRun("kubectl", "delete", "-f", filepath.Join("testdata", "workloads", "nginx.yaml"))
 }
 
-// requestUntil sends requests until ctx is done or one fails.
-func requestUntil(ctx context.Context, client *http.Client, url string, served *atomic.Int64) error {
+// requestUntil sends requests until ctx is done or one fails, and counts in served those that each Pod answered.
+func requestUntil(ctx context.Context, client *http.Client, url string, served map[string]int) error {
 	pause := time.NewTicker(5 * time.Millisecond)
 	defer pause.Stop()
 	for ctx.Err() == nil {
-		request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+		pod, err := requestName(client, url) // not with ctx: the last one is to succeed too
 		if err != nil {
-			return err
+			return fmt.Errorf("after requests to %v: %w", served, err)
 		}
-		response, err := client.Do(request) // not with ctx: the last one is to succeed too
-		if err != nil {
-			return fmt.Errorf("after %d requests: %w", served.Load(), err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("after %d requests: %s", served.Load(), response.Status)
-		}
-		served.Add(1)
+		served[pod]++
 		<-pause.C
 	}
 	return nil
+}
+
+// requestName returns the name of the Pod that answers: its host name, which is the body.
+func requestName(client *http.Client, url string) (string, error) {
+	response, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
+	}
+	return string(body), err
 }
 
 // checkOperator runs an operator of ours: its custom resource goes through its webhook, which is reached by a Service, and

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ type Mounter interface {
 
 // Syscalls is a Mounter that calls the kernel directly. The zero value is ready. It is safe for concurrent use.
 type Syscalls struct{}
+
+// maxPause is what the pauses of Unmount, which double, stay below. Together they last an eighth of a second.
+const maxPause = 100 * time.Millisecond
 
 var (
 	_ Mounter = Syscalls{}
@@ -100,9 +104,16 @@ func describe(source, fstype string) string {
 	return source
 }
 
-// Unmount implements Mounter. It does not follow a symbolic link.
+// Unmount implements Mounter. It does not follow a symbolic link. A mount that is in use it tries again for an eighth of a
+// second: a program that this process starts has all its open files until the kernel has executed it, also one that was
+// closed meanwhile, and no event says when it has closed them.
 func (Syscalls) Unmount(target string) error {
-	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
+	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+	for pause := time.Millisecond; errors.Is(err, unix.EBUSY) && pause < maxPause; pause *= 2 {
+		time.Sleep(pause)
+		err = unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+	}
+	if err != nil {
 		return &os.PathError{Op: "unmount", Path: target, Err: err}
 	}
 	return nil

@@ -181,6 +181,8 @@ func TestStrayShims(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.DeleteOrphanContainers(t.Context())
 	require.NoError(t, err)
+	_, err = n.ReleaseAddresses(t.Context())
+	require.NoError(t, err)
 	status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: lives.container})
 	require.NoError(t, err)
 	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, status.Status.State)
@@ -192,7 +194,7 @@ func TestStrayShims(t *testing.T) {
 }
 
 // requireOrphansFound makes what a cut-off start leaves, whole: a shim without a bundle, a network namespace of no sandbox, the socket
-// of a shim that is gone. Each is found; what belongs to another containerd, or to a shim's short-lived calls, is left.
+// of a shim that is gone, addresses of no sandbox. Each is found; what belongs to another containerd, or to a shim's short-lived calls, is left.
 func (n *fixture) requireOrphansFound(t testing.TB) {
 	process := func(socket string, more ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/bash")
@@ -236,6 +238,21 @@ func (n *fixture) requireOrphansFound(t testing.TB) {
 	require.NoError(t, err)
 	require.Equal(t, 1, released)
 	require.Equal(t, before, n.NetworkNamespaces())
+
+	addresses := glob(t, n.RunDir+"/addresses/"+n.Bridge+"/10.*")
+	require.Len(t, addresses, 1, "of the Pod that runs")
+	last := n.PodCIDR.Addr().Next()
+	for range 200 {
+		last = last.Next()
+	}
+	dir := filepath.Dir(addresses[0])
+	empty, late := filepath.Join(dir, last.String()), filepath.Join(dir, last.Next().String())
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	require.NoError(t, os.WriteFile(late, []byte(strings.Repeat("0", 64)+"\r\neth0"), 0o600))
+	freed, err := n.ReleaseAddresses(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Base(empty), filepath.Base(late)}, freed)
+	require.Equal(t, addresses, glob(t, dir+"/10.*"))
 
 	begun := filepath.Join(n.RunDir, "runc", "k8s.io", "begun") // as runc leaves it when it is killed early
 	require.NoError(t, os.Mkdir(begun, 0o700))

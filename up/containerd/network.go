@@ -64,7 +64,7 @@ func (c Config) bridgePlugin() object {
 		"bridge": c.Bridge, "isGateway": true, "hairpinMode": true,
 		"ipMasq": !c.ClusterMasquerade, "ipMasqBackend": c.Machine.Firewall,
 		"ipam": object{
-			"type": "host-local", "dataDir": filepath.Join(c.RunDir, "addresses"),
+			"type": "host-local", "dataDir": c.addressesDir(),
 			"routes": routes, "ranges": ranges,
 		},
 	}

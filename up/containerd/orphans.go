@@ -38,6 +38,7 @@ func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, pe
 			{"task", c.DeleteOrphanTasks},
 			{"sandbox", c.DeleteOrphanSandboxes},
 			{"shared memory", c.ReleaseSharedMemory},
+			{"address", c.ReleaseAddresses},
 		} {
 			removed, err := orphans.remove(ctx)
 			if len(removed) > 0 {

@@ -135,7 +135,7 @@ func TestLooksWhilePodsLive(t *testing.T) {
 	looking.Go(func() error {
 		for {
 			for _, lookPath := range []func(context.Context) ([]string, error){
-				n.KillOrphanShims, n.DeleteOrphanContainers, n.DeleteOrphanTasks, n.DeleteOrphanSandboxes,
+				n.KillOrphanShims, n.DeleteOrphanContainers, n.DeleteOrphanTasks, n.DeleteOrphanSandboxes, n.ReleaseAddresses,
 			} {
 				if found, err := lookPath(t.Context()); err != nil || len(found) > 0 {
 					return fmt.Errorf("found %v, error %v", found, err)

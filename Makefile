@@ -299,8 +299,8 @@ vulncheck: ## look for known vulnerabilities in the code that is called (STRICT=
 
 FUZZTIME ?= 10m
 .PHONY: fuzz
-fuzz: ## fuzz every parser of foreign input for FUZZTIME=10m each, PACKAGES=./imagestore
-	@FUZZTIME="$(FUZZTIME)" ./hack/fuzz.sh $(PACKAGES)
+fuzz: ## fuzz every parser of foreign input for FUZZTIME=10m each, or those below BELOW=./imagestore
+	@FUZZTIME="$(FUZZTIME)" ./hack/fuzz.sh $(BELOW)
 
 .PHONY: clean
 clean: ## delete what was built

@@ -1,15 +1,18 @@
 #!/bin/sh
-# Runs every fuzzer of the root module, or of the packages that are named, for FUZZTIME (10m) each. What one finds is in the package's
-# testdata/fuzz afterwards, where `go test` tries it from then on.
+# Runs every fuzzer of the root module, or those below the directories that are named, for FUZZTIME (10m) each. What one finds is in the
+# package's testdata/fuzz afterwards, where `go test` tries it from then on.
 set -eu
 cd "$(dirname "$0")/.."
 time=${FUZZTIME:-10m}
 [ $# -gt 0 ] || set -- .
-failed=
+for dir; do [ -d "$dir" ] || { echo "fuzz.sh: $dir is no directory" >&2; exit 1; }; done
+found= failed=
 for file in $(grep -rl --include='*_test.go' '^func Fuzz' "$@" | sort); do
 	for name in $(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' "$file"); do
+		found=1
 		echo "== ./$(dirname "$file") $name for $time"
 		go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "./$(dirname "$file")" || failed="$failed $name"
 	done
 done
+[ -n "$found" ] || { echo "fuzz.sh: no fuzzers below $*" >&2; exit 1; }
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }

@@ -223,7 +223,7 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 		{"probes", p.probes.Start, !needsAPI},
 		{"runtime events", p.watcher.Start, !needsAPI},
 		{"pod workers", p.workers.Start, !needsAPI},
-		{"resources", p.startManagers(a.base.config.RootDir, n.managers), !needsAPI},
+		{"resources", p.startManagers(&a.base.config, n.managers), !needsAPI},
 		{"housekeeping", a.housekeeping.Start, !needsAPI},
 		{"eviction", a.eviction.pressure.Start, !needsAPI},
 		{"ephemeral storage limits", a.eviction.limits.Start, !needsAPI},

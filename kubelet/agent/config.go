@@ -247,6 +247,8 @@ type PodConfig struct {
 	NoProjectQuotas bool
 	// NoPodResources ignores the resources of Pods as a whole: only those of their containers count.
 	NoPodResources bool
+	// ListEnded has the podresources API list Pods that have ended, too, while they are on the node.
+	ListEnded bool
 	// SeccompDefault gives containers that name no seccomp profile the runtime's default one; else they run without any.
 	SeccompDefault bool
 }

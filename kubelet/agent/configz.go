@@ -137,5 +137,8 @@ func gates(c *Config) map[string]bool {
 	if c.Pods.NoPodResources {
 		out["PodLevelResources"] = false
 	}
+	if c.Pods.ListEnded {
+		out["KubeletPodResourcesListUseActivePods"] = false
+	}
 	return out
 }

@@ -67,11 +67,13 @@ func checkReservedMemory(n *nodeComponents, config *resources.Config) error {
 }
 
 // startManagers serves device plugins and the podresources socket, and takes back what Pods have that ended while no kubelet ran.
-func (p *podComponents) startManagers(root string, managers *resources.Manager) func(ctx context.Context) error {
+func (p *podComponents) startManagers(config *Config, managers *resources.Manager) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		server, err := podresources.New(podresources.Deps{
-			Source: managers, Pods: p.workers.ActivePods, Metrics: managers.Metrics(),
-		}, root)
+		pods := p.workers.ActivePods
+		if config.Pods.ListEnded {
+			pods = p.workers.Pods
+		}
+		server, err := podresources.New(podresources.Deps{Source: managers, Pods: pods, Metrics: managers.Metrics()}, config.RootDir)
 		if err != nil {
 			return err
 		}

@@ -160,6 +160,7 @@ func convertPods(c *Configuration) agent.PodConfig {
 		out.NoProjectQuotas = !counted
 	}
 	out.NoPodResources = isOff(c, gatePodResources)
+	out.ListEnded = isOff(c, gateListActive)
 	if c.UserNamespaces != nil {
 		out.IDsPerPod = ptr.Deref(c.UserNamespaces.IDsPerPod, 0)
 	}

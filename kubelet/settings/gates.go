@@ -57,6 +57,8 @@ const (
 	gatePodResources, gatePodResize = "PodLevelResources", "InPlacePodLevelResourcesVerticalScaling"
 	// gateShutdown and gateShutdownPriorities allow to set how long a shutdown of the machine gives Pods.
 	gateShutdown, gateShutdownPriorities = "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"
+	// gateListActive has the podresources API list the Pods only that have not ended.
+	gateListActive = "KubeletPodResourcesListUseActivePods"
 	// gateBetaCPUOptions allows options of the CPU manager that are in beta.
 	gateBetaCPUOptions = "CPUManagerPolicyBetaOptions"
 )
@@ -66,7 +68,7 @@ const (
 func switched() []string {
 	return []string{
 		gateMemoryQoS, gateProjectQuotas, gateQuotaPeriod, gateNoExclusiveQuota, gatePodResources, gateShutdown, gateShutdownPriorities,
-		gateBetaCPUOptions, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+		gateListActive, gateBetaCPUOptions, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
 	}
 }
 

@@ -44,12 +44,14 @@ func TestGatesThatAreSwitched(t *testing.T) {
 }
 
 func TestGatesChangeWhatIsDone(t *testing.T) {
-	chosen, err := Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: false, PodLevelResources: false}"))
+	chosen, err := Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: false, PodLevelResources: false, KubeletPodResourcesListUseActivePods: false}"))
 	require.NoError(t, err)
 	require.True(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
 	require.True(t, chosen.Agent.Pods.NoPodResources)
+	require.True(t, chosen.Agent.Pods.ListEnded)
 	chosen, err = Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: true, PodLevelResources: true}"))
 	require.NoError(t, err)
 	require.False(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
 	require.False(t, chosen.Agent.Pods.NoPodResources)
+	require.False(t, chosen.Agent.Pods.ListEnded)
 }

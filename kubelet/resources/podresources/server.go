@@ -47,7 +47,7 @@ type Source interface {
 // Deps holds what a Server needs; all are required.
 type Deps struct {
 	Source Source
-	// Pods returns the Pods that use resources of the node.
+	// Pods returns the Pods that the API knows: those that use resources of the node, perhaps also those that have ended.
 	Pods    func() []*corev1.Pod
 	Metrics *metrics.Metrics
 }

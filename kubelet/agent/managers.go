@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -28,7 +30,12 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 		return nil, fmt.Errorf("read the reserved CPUs %q: %w", base.config.Cgroups.ReservedCPUs, err)
 	}
 	if config.StaticMemory {
-		if err := checkReservedMemory(n, &config); err != nil {
+		capacity, err := n.capacity()
+		if err != nil {
+			return nil, err
+		}
+		ofNode := newNodeConfig(&base.config)
+		if err := checkReservedMemory(ofNode.Reserved(capacity), &config); err != nil {
 			return nil, err
 		}
 	}
@@ -44,23 +51,24 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 }
 
 // checkReservedMemory compares what is reserved of the NUMA nodes with what is reserved of the node.
-func checkReservedMemory(n *nodeComponents, config *resources.Config) error {
-	capacity, allocatable, err := n.manager.Resources()
-	if err != nil {
-		return err
+func checkReservedMemory(reserved corev1.ResourceList, config *resources.Config) error {
+	ofNodes := map[corev1.ResourceName]int64{}
+	for name, all := range reserved {
+		if name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			ofNodes[name] -= all.Value()
+		}
 	}
-	for name, all := range capacity {
-		if name != corev1.ResourceMemory && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			continue
+	for _, amounts := range config.ReservedMemory {
+		for name, amount := range amounts {
+			ofNodes[name] += int64(amount)
 		}
-		all.Sub(allocatable[name])
-		sum := int64(0)
-		for _, amounts := range config.ReservedMemory {
-			sum += int64(amounts[name])
-		}
-		if all.Value() != sum {
+	}
+	for _, name := range slices.Sorted(maps.Keys(ofNodes)) {
+		if ofNodes[name] != 0 {
+			all := reserved[name]
 			return fmt.Errorf("memory manager policy Static: reservedMemory reserves %s of %s, and kubeReserved, systemReserved and "+
-				"evictionHard together %s: want the same amount", resource.NewQuantity(sum, resource.BinarySI), name, all.String())
+				"evictionHard together %s: want the same amount",
+				resource.NewQuantity(ofNodes[name]+all.Value(), resource.BinarySI), name, all.String())
 		}
 	}
 	return nil

@@ -51,27 +51,34 @@ func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, all
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usage.DiskCapacity, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(config.MaxPods, resource.DecimalSI),
 	}
-	reserved := eviction.Reserved(config.Thresholds, capacity)
+	unavailable := config.Reserved(capacity)
 	for size, bytes := range info.HugePages {
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 		capacity[name] = *resource.NewQuantity(bytes, resource.BinarySI)
-		add(reserved, corev1.ResourceMemory, *resource.NewQuantity(bytes, resource.BinarySI))
-	}
-	for _, list := range []corev1.ResourceList{config.KubeReserved, config.SystemReserved} {
-		for name, quantity := range list {
-			add(reserved, name, quantity)
-		}
+		add(unavailable, corev1.ResourceMemory, *resource.NewQuantity(bytes, resource.BinarySI))
 	}
 	allocatable = make(corev1.ResourceList, len(capacity))
 	for name, quantity := range capacity {
 		left := quantity.DeepCopy()
-		left.Sub(reserved[name])
+		left.Sub(unavailable[name])
 		if left.Sign() < 0 {
 			left.Set(0)
 		}
 		allocatable[name] = left
 	}
 	return capacity, allocatable
+}
+
+// Reserved returns what is withheld from the Pods of a node with the capacity: for the kubelet, for the system, and so that evictions
+// come in time. Huge pages, which Manager.Resources counts as unavailable memory, are not part of it.
+func (c *Config) Reserved(capacity corev1.ResourceList) corev1.ResourceList {
+	reserved := eviction.Reserved(c.Thresholds, capacity)
+	for _, list := range []corev1.ResourceList{c.KubeReserved, c.SystemReserved} {
+		for name, quantity := range list {
+			add(reserved, name, quantity)
+		}
+	}
+	return reserved
 }
 
 func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Quantity) {

@@ -139,6 +139,11 @@ func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 		return f
 	}
 	if f := a.checkResources(pod, others); f != nil {
+		for _, handler := range a.deps.Handlers {
+			if counter, is := handler.(refusalCounter); is {
+				counter.CountRefused(pod)
+			}
+		}
 		return f
 	}
 	for _, handler := range a.deps.Handlers {
@@ -148,6 +153,12 @@ func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure 
 		}
 	}
 	return nil
+}
+
+// refusalCounter is a handler whose metrics have the Pods for which the node has too few resources, too.
+type refusalCounter interface {
+	// CountRefused counts such a Pod. It must not block.
+	CountRefused(pod *corev1.Pod)
 }
 
 // readmitter is a handler that may have lost what an earlier process has decided about a Pod.

@@ -282,6 +282,29 @@ func TestHandlersDecideAboutWhatTheyManage(t *testing.T) {
 	require.Equal(t, "OutOfexample.com/nic", a.Admit(testPod(withRequest("example.com/nic", "1")), nil).Reason)
 }
 
+// TestHandlersCountWhatTheNodeIsTooSmallFor: such a Pod has the reason of the node, and no handler admits it.
+func TestHandlersCountWhatTheNodeIsTooSmallFor(t *testing.T) {
+	var counter refusals
+	a := newAdmitter(t, func(d *Deps, _ *Config) {
+		d.Allocatable = func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("1")} }
+		d.Handlers = []lifecycle.PodAdmitHandler{&counter}
+	})
+	require.Equal(t, "OutOfcpu", a.Admit(testPod(withRequest("cpu", "2")), nil).Reason)
+	require.Equal(t, refusals{counted: 1}, counter)
+	require.Nil(t, a.Admit(testPod(withRequest("cpu", "1")), nil))
+	require.Equal(t, refusals{counted: 1, admitted: 1}, counter)
+}
+
+// refusals admits each Pod, and counts.
+type refusals struct{ counted, admitted int }
+
+func (r *refusals) Admit(*lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
+	r.admitted++
+	return lifecycle.PodAdmitResult{Admit: true}
+}
+
+func (r *refusals) CountRefused(*corev1.Pod) { r.counted++ }
+
 // TestClaimedExtendedResourcesAreNotCounted: a device plugin that is gone leaves its resource with a count of zero.
 func TestClaimedExtendedResourcesAreNotCounted(t *testing.T) {
 	count := "0"

@@ -157,7 +157,22 @@ func (m *Manager) Admit(attrs *lifecycle.PodAdmitAttributes) lifecycle.PodAdmitR
 	if err != nil {
 		return refuse(err)
 	}
-	return m.decide(attrs.Pod, m.providers)
+	return m.decide(func() error { return m.admit(attrs.Pod, m.providers) })
+}
+
+// CountRefused counts a Pod that the node has too few resources for as one that was decided about, and gives it nothing. Upstream's managers
+// decide before the resources of the node are compared, and their metrics have such Pods.
+func (m *Manager) CountRefused(pod *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.config.plain() || m.open() != nil {
+		return
+	}
+	m.decide(func() error {
+		defer m.rollback()
+		m.begin()
+		return m.allocate(pod, m.providers)
+	})
 }
 
 // Readmit gives a Pod that an earlier process has admitted what the state files do not have any more. Its containers are moved to it. Where
@@ -173,14 +188,14 @@ func (m *Manager) Readmit(pod *corev1.Pod) lifecycle.PodAdmitResult {
 	if len(m.lost) == 0 {
 		return lifecycle.PodAdmitResult{Admit: true}
 	}
-	return m.decide(pod, m.lost)
+	return m.decide(func() error { return m.admit(pod, m.lost) })
 }
 
-// decide admits a Pod as far as the providers are concerned. The caller holds mu.
-func (m *Manager) decide(pod *corev1.Pod, providers []provider) lifecycle.PodAdmitResult {
+// decide measures a decision about a Pod. The caller holds mu.
+func (m *Manager) decide(admit func() error) lifecycle.PodAdmitResult {
 	start := time.Now()
 	m.metrics.TopologyRequests.Inc()
-	err := m.admit(pod, providers)
+	err := admit()
 	m.metrics.TopologyDuration.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 	if err == nil {
 		return lifecycle.PodAdmitResult{Admit: true}
@@ -196,17 +211,27 @@ func refuse(err error) lifecycle.PodAdmitResult {
 	return lifecycle.PodAdmitResult{Reason: refused.Reason, Message: refused.Message}
 }
 
+// admit gives a Pod what the providers have of what it requests. The caller holds mu.
 func (m *Manager) admit(pod *corev1.Pod, providers []provider) error {
-	for _, p := range m.providers {
-		p.Begin()
-	}
+	m.begin()
 	if err := m.allocate(pod, providers); err != nil {
-		for _, p := range m.providers {
-			p.Rollback()
-		}
+		m.rollback()
 		return err
 	}
 	return m.commit(pod.UID)
+}
+
+func (m *Manager) begin() {
+	for _, p := range m.providers {
+		p.Begin()
+	}
+}
+
+// rollback forgets what has been allocated since begin.
+func (m *Manager) rollback() {
+	for _, p := range m.providers {
+		p.Rollback()
+	}
 }
 
 // commit stores the allocations of an admission. After an error none of them holds.
@@ -216,9 +241,7 @@ func (m *Manager) commit(uid types.UID) error {
 		err = m.memory.Commit()
 	}
 	if err != nil {
-		for _, p := range m.providers {
-			p.Rollback()
-		}
+		m.rollback()
 		return errors.Join(err, m.release(uid))
 	}
 	if poolChanged {

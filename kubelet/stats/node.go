@@ -3,6 +3,7 @@ package stats
 import (
 	"bufio"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
 )
 
 // clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go supports.
@@ -81,12 +83,12 @@ func (p *Provider) cpuWithRate(name string, nanos uint64, now time.Time) *statsa
 	return s
 }
 
-// processStats returns the limit and the number of processes.
+// processStats returns the limit and the number of processes. The limit is that by which the eviction manager decides, too.
 func (p *Provider) processStats(now time.Time) *statsapi.RlimitStats {
 	s := &statsapi.RlimitStats{Time: metav1.NewTime(now)}
-	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "sys/kernel/pid_max")); err == nil {
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
-			s.MaxPID = &n
+	for _, limit := range []string{"pid_max", "threads-max"} {
+		if n, ok := readNumber(filepath.Join(p.config.Proc, "sys/kernel", limit)); ok {
+			s.MaxPID = ptr.To(min(int64(n), ptr.Deref(s.MaxPID, math.MaxInt64)))
 		}
 	}
 	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "loadavg")); err == nil {

@@ -86,7 +86,7 @@ func TestEachFieldIsReported(t *testing.T) {
 		"meminfo":            "MemTotal: 1000 kB\nMemFree: 400 kB\nAnonPages: 9 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n",
 		"vmstat":             "pgfault 12\npgmajfault 3\n",
 		"loadavg":            "0.1 0.2 0.3 2/345 999\n",
-		"sys/kernel/pid_max": "4194304\n",
+		"sys/kernel/pid_max": "4194304\n", "sys/kernel/threads-max": "47376\n",
 		"pressure/cpu":       "some avg10=1.50 avg60=0.75 avg300=0.25 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2\n",
 		"pressure/memory":    "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
 		"pressure/io":        "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
@@ -122,7 +122,7 @@ func TestEachFieldIsReported(t *testing.T) {
 	require.EqualValues(t, 12, *n.Memory.PageFaults)
 	require.EqualValues(t, 3, *n.Memory.MajorPageFaults)
 	require.EqualValues(t, 345, *n.Rlimit.NumOfRunningProcesses)
-	require.EqualValues(t, 4194304, *n.Rlimit.MaxPID)
+	require.EqualValues(t, 47376, *n.Rlimit.MaxPID, "the smaller limit")
 	require.EqualValues(t, 3<<10, *n.Swap.SwapUsageBytes)
 	require.Equal(t, "ens3", n.Network.Name)
 	require.EqualValues(t, 1000, *n.Network.RxBytes)

@@ -87,9 +87,9 @@ func TestEachFieldIsReported(t *testing.T) {
 		"vmstat":             "pgfault 12\npgmajfault 3\n",
 		"loadavg":            "0.1 0.2 0.3 2/345 999\n",
 		"sys/kernel/pid_max": "4194304\n", "sys/kernel/threads-max": "47376\n",
-		"pressure/cpu":       "some avg10=1.50 avg60=0.75 avg300=0.25 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2\n",
-		"pressure/memory":    "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
-		"pressure/io":        "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
+		"pressure/cpu":    "some avg10=1.50 avg60=0.75 avg300=0.25 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2\n",
+		"pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+		"pressure/io":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
 		"net/dev": "Inter-|   Receive |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs\n" +
 			"    lo: 1 1 1 1 1 1 1 1 1 1 1 1\n  ens3: 1000 10 2 0 0 0 0 0 2000 20 4 0 0 0 0 0\n cni0:5 0 0 0 0 0 0 0 6 0 0 0 0 0 0 0\n",
 		"net/route":    "Iface Destination Gateway Flags RefCnt Use Metric Mask\ncni0 0000550A 0 1 0 0 0 00FFFFFF\nens3 00000000 1 3 0 0 0 00000000\n",

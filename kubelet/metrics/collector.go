@@ -33,7 +33,8 @@ var (
 		"Memory of Guaranteed pods that the kernel never reclaims", nil, nil)
 	memoryLow = prometheus.NewDesc("kubelet_memory_qos_node_memory_low_bytes",
 		"Memory of Burstable pods that the kernel reclaims last", nil, nil)
-	progressingResizes = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.", nil, nil)
+	ephemeralContainers = prometheus.NewDesc("kubelet_managed_ephemeral_containers", "Number of ephemeral containers in the node's pods.", nil, nil)
+	progressingResizes  = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.", nil, nil)
 )
 
 // PodCollector computes metrics of the node's Pods at each scrape.
@@ -56,7 +57,7 @@ var _ prometheus.Collector = (*PodCollector)(nil)
 func (c *PodCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, missedEvents, workingPods, pendingResizes,
-		progressingResizes, memoryMin, memoryLow,
+		progressingResizes, ephemeralContainers, memoryMin, memoryLow,
 	} {
 		out <- desc
 	}
@@ -119,10 +120,11 @@ func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(missedEvents, prometheus.CounterValue, float64(c.MissedEvents()))
 }
 
-// collectWorkers counts workers and resizes.
+// collectWorkers counts workers, resizes and ephemeral containers.
 func (c *PodCollector) collectWorkers(out chan<- prometheus.Metric) {
-	pending, progressing := map[string]int{"deferred": 0, "infeasible": 0}, 0
+	pending, progressing, ephemeral := map[string]int{"deferred": 0, "infeasible": 0}, 0, 0
 	for _, pod := range c.Pods() {
+		ephemeral += len(pod.Spec.EphemeralContainers)
 		for _, condition := range pod.Status.Conditions {
 			switch {
 			case condition.Status != corev1.ConditionTrue:
@@ -137,6 +139,7 @@ func (c *PodCollector) collectWorkers(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
 	}
 	out <- prometheus.MustNewConstMetric(progressingResizes, prometheus.GaugeValue, float64(progressing))
+	out <- prometheus.MustNewConstMetric(ephemeralContainers, prometheus.GaugeValue, float64(ephemeral))
 	for state, n := range c.WorkerStates() {
 		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), state.Lifecycle, state.Config,
 			staticLabel(state.Static))

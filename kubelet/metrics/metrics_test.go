@@ -40,6 +40,8 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	pods.SandboxStarted(&corev1.Pod{}, true, nil)
 	pods.SandboxStarted(&corev1.Pod{}, true, errors.New("no"))
 	pods.ContainerStarted(&corev1.Pod{}, podutil.Init, "", nil)
+	pods.ImageVolumes(1, 2, true)
+	pods.ImageVolumes(1, 1, false)
 	pods.ContainerStarted(&corev1.Pod{}, podutil.Regular, "ErrImagePull", errors.New("no"))
 	pods.PodRunning(time.Second, 2*time.Second, time.Second)
 	pods.ContainerEnded(podutil.Regular, 137, "OOMKilled")
@@ -109,6 +111,8 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_pod_in_progress_resizes": {}, "kubelet_working_pods": {"config", "lifecycle", "static"},
 		"kubelet_pleg_relist_duration_seconds": {}, "kubelet_pleg_relist_interval_seconds": {}, "kubelet_pleg_last_seen_seconds": {},
 		"kubelet_memory_qos_node_memory_min_bytes": {}, "kubelet_memory_qos_node_memory_low_bytes": {},
+		"kubelet_containers_per_pod_count": {}, "kubelet_managed_ephemeral_containers": {}, "kubelet_image_volume_requested_total": {},
+		"kubelet_image_volume_mounted_succeed_total": {}, "kubelet_image_volume_mounted_errors_total": {},
 		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))

@@ -14,7 +14,8 @@ type podStarts struct {
 	pods, podErrors             prometheus.Counter
 	userPods, userPodErrors     prometheus.Counter // of Pods with user namespaces
 	containers, containerErrors *prometheus.CounterVec
-	duration, total             prometheus.Histogram
+	duration, total, size       prometheus.Histogram
+	imageVolumes                imageVolumes
 }
 
 func newPodStarts(registry prometheus.Registerer) *podStarts {
@@ -48,9 +49,37 @@ func newPodStarts(registry prometheus.Registerer) *podStarts {
 			Help:    "Duration in seconds from the pod's creation to the pod starting to run, with pulls and init containers",
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 16),
 		}),
+		size:         histogram("containers_per_pod_count", "The number of containers per pod, without init containers.", prometheus.ExponentialBuckets(1, 2, 5)),
+		imageVolumes: newImageVolumes(registry),
 	}
-	registry.MustRegister(s.pods, s.podErrors, s.userPods, s.userPodErrors, s.containers, s.containerErrors, s.duration, s.total)
+	registry.MustRegister(s.pods, s.podErrors, s.userPods, s.userPodErrors, s.containers, s.containerErrors, s.duration, s.total, s.size)
 	return s
+}
+
+// imageVolumes holds the metrics of volumes that are images.
+type imageVolumes struct{ requested, mounted, errors prometheus.Counter }
+
+func newImageVolumes(registry prometheus.Registerer) imageVolumes {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "kubelet_image_volume_" + name, Help: help})
+	}
+	v := imageVolumes{
+		requested: counter("requested_total", "Number of requested image volumes."),
+		mounted:   counter("mounted_succeed_total", "Number of successful image volume mounts."),
+		errors:    counter("mounted_errors_total", "Number of failed image volume mounts."),
+	}
+	registry.MustRegister(v.requested, v.mounted, v.errors)
+	return v
+}
+
+// ImageVolumes implements podworker.Metrics.
+func (s *podStarts) ImageVolumes(volumes, mounts int, mounted bool) {
+	s.imageVolumes.requested.Add(float64(volumes))
+	if mounted {
+		s.imageVolumes.mounted.Add(float64(mounts))
+	} else {
+		s.imageVolumes.errors.Add(float64(mounts))
+	}
 }
 
 // containerTypes are the values of the label container_type.
@@ -72,6 +101,7 @@ func (s *podStarts) SandboxStarted(pod *corev1.Pod, first bool, err error) {
 		s.podErrors.Inc()
 	case first:
 		s.pods.Inc()
+		s.size.Observe(float64(len(pod.Spec.Containers)))
 	}
 }
 

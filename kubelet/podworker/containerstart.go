@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -67,6 +70,7 @@ func (s *containerStart) createAndStart(ctx context.Context) (id string, err err
 	span := s.actions.deps.Timeline.Begin(timeline.PodRef(s.pod), owner, timeline.StageCreate, name)
 	resp, err := s.actions.deps.Runtime.CreateContainer(ctx, create)
 	span.End(err)
+	s.countImageVolumes(err)
 	if err != nil {
 		return "", newStartError("CreateContainerError", err)
 	}
@@ -78,6 +82,21 @@ func (s *containerStart) createAndStart(ctx context.Context) (id string, err err
 		return "", newStartError("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
 	}
 	return resp.ContainerId, nil
+}
+
+// countImageVolumes records whether the runtime has mounted the container's image volumes, by the result of its creation.
+func (s *containerStart) countImageVolumes(err error) {
+	if len(s.request.ImageVolumes) == 0 {
+		return
+	}
+	mounts := 0
+	for _, mount := range s.start.Container.VolumeMounts {
+		if s.request.ImageVolumes[mount.Name] != nil {
+			mounts++
+		}
+	}
+	refused := err != nil && strings.HasPrefix(grpcstatus.Convert(err).Message(), crierrors.ErrImageVolumeMountFailed.Error())
+	s.actions.deps.Metrics.ImageVolumes(len(s.request.ImageVolumes), mounts, !refused)
 }
 
 // createRequest returns what the runtime is asked to create.

@@ -17,6 +17,9 @@ type Metrics interface {
 	// ContainerStarted records an attempt to create and start a container. The reason is that of its status if the
 	// attempt failed.
 	ContainerStarted(pod *corev1.Pod, kind podutil.Kind, reason string, err error)
+	// ImageVolumes records the attempt to create a container with so many image volumes, and whether the runtime has mounted them: each at
+	// so many paths as mounts has together.
+	ImageVolumes(volumes, mounts int, mounted bool)
 	// ContainerEnded records a container that ran and has ended.
 	ContainerEnded(kind podutil.Kind, exitCode int32, reason string)
 	// PodRunning records, once for a Pod that this process has seen from its start, when it runs. own is the time since
@@ -186,6 +189,7 @@ func (noMetrics) ContainerStarted(*corev1.Pod, podutil.Kind, string, error) {}
 func (noMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
 
 // The rest implements Metrics.
+func (noMetrics) ImageVolumes(int, int, bool)                {}
 func (noMetrics) ContainerEnded(podutil.Kind, int32, string) {}
 func (noMetrics) WorkerStarted(time.Duration)                {}
 func (noMetrics) SyncDuration(string, time.Duration)         {}

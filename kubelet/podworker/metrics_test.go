@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -59,14 +61,17 @@ func (c *countingMetrics) withPrefix(beginning string) map[string]int {
 
 func (c *countingMetrics) SandboxStarted(*corev1.Pod, bool, error)                   {}
 func (c *countingMetrics) ContainerStarted(*corev1.Pod, podutil.Kind, string, error) {}
-func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)                {}
-func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration)    {}
-func (c *countingMetrics) SyncDuration(string, time.Duration)                        {}
-func (c *countingMetrics) OrphanedPod()                                              {}
-func (c *countingMetrics) ResizeInfeasible(detail string)                            { c.count("infeasible", detail) }
-func (c *countingMetrics) Evicted(signal string)                                     { c.count("evicted", signal) }
-func (c *countingMetrics) Preempted(resource string)                                 { c.count("preempted", resource) }
-func (c *countingMetrics) Restarted(static bool)                                     { c.count("restarted", static) }
+func (c *countingMetrics) ImageVolumes(volumes, mounts int, mounted bool) {
+	c.count("image volumes", volumes, mounts, mounted)
+}
+func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)             {}
+func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
+func (c *countingMetrics) SyncDuration(string, time.Duration)                     {}
+func (c *countingMetrics) OrphanedPod()                                           {}
+func (c *countingMetrics) ResizeInfeasible(detail string)                         { c.count("infeasible", detail) }
+func (c *countingMetrics) Evicted(signal string)                                  { c.count("evicted", signal) }
+func (c *countingMetrics) Preempted(resource string)                              { c.count("preempted", resource) }
+func (c *countingMetrics) Restarted(static bool)                                  { c.count("restarted", static) }
 func (c *countingMetrics) ResizeRequested(what, requirement, operation string) {
 	c.count("asked", what, requirement, operation)
 }
@@ -237,4 +242,22 @@ func TestStaticPodWithItsUIDAgainBeginsAnew(t *testing.T) {
 	source.Replace("file", []*corev1.Pod{p})
 	f.waitFor("it runs a third time", func() bool { return f.runtime.Calls("StartContainer") == 3 })
 	require.Equal(t, map[string]int{"restarted true": 1}, f.metrics.withPrefix("restarted"), "one of which nothing was left is new")
+}
+
+// TestImageVolumesAreCounted has the runtime refuse one first: it is created again, and counted again.
+func TestImageVolumesAreCounted(t *testing.T) {
+	f := newFixture(t)
+	f.runtime.FailNext("CreateContainer", grpcstatus.Error(codes.Unknown, "ImageVolumeMountFailed: no such layer"))
+	p := pod("data", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "data", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "data:1"}}},
+			{Name: "other", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+			{Name: "data", MountPath: "/a"}, {Name: "data", MountPath: "/b"}, {Name: "other", MountPath: "/c"},
+		}
+	})
+	f.add(p)
+	f.waitFor("it is created again", func() bool { f.clock.Step(time.Second); return f.runtime.Running()["main"] == 1 })
+	require.Equal(t, map[string]int{"image volumes 1 2 false": 1, "image volumes 1 2 true": 1}, f.metrics.withPrefix("image volumes"))
 }

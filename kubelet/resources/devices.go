@@ -38,12 +38,14 @@ func (m *Manager) PrepareContainer(ctx context.Context, pod *corev1.Pod, c *core
 	return out, nil
 }
 
-// PreparePod has the drivers prepare the claims of a Pod, before its sandbox is created. It may be called again. A *rejection.Error
+// PreparePod has the drivers prepare the claims of a Pod, before its sandbox is created, and begins to have the device plugins allocate its
+// devices. It may be called again. A *rejection.Error
 // says that the Pod can never start.
 func (m *Manager) PreparePod(ctx context.Context, pod *corev1.Pod) error {
 	if err := m.devices.PreparePod(string(pod.UID)); err != nil {
 		return err
 	}
+	m.devices.AllocateAhead(pod)
 	if !claims.Used(pod) {
 		return nil
 	}

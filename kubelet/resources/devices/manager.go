@@ -99,10 +99,13 @@ type Manager struct {
 	// earlier are the Pods that have devices from an earlier process, and that no sandbox was created for in this one.
 	earlier map[string]bool
 	unknown unknownPods
+	// ahead are the allocations that began before the Pods' containers were started, by the Pod's UID.
+	ahead map[string]*ahead
 	// added are the reservations of the admission under way. reusable are devices of the Pod's init containers, by resource.
 	added    []reservation
 	reusable map[string][]string
-	// running is the context of connections to plugins, nil before Start; connections counts them, and removing the removals that write.
+	// running is the context of connections to plugins, nil before Start; connections counts them and the allocations that are ahead, and
+	// removing the removals that write.
 	running               context.Context //nolint:containedctx // plugins connect through a server, whose calls end sooner
 	connections, removing sync.WaitGroup
 	// serving is why no plugin can register; nil if it can.
@@ -118,7 +121,7 @@ func New(deps Deps, root string) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, given: grants{}, earlier: map[string]bool{}}, nil
+	return &Manager{deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, given: grants{}, earlier: map[string]bool{}, ahead: map[string]*ahead{}}, nil
 }
 
 func (m *Manager) stateFile() string { return filepath.Join(m.dir, StateFile) }
@@ -150,12 +153,15 @@ func (m *Manager) save() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
-	given := grants{}
+	given, written := grants{}, []*grant{}
 	for uid, containers := range m.given {
 		for container, resources := range containers {
 			for name, g := range resources {
 				copied := *g
 				given.set(uid, container, name, &copied)
+				if g.response != nil {
+					written = append(written, g)
+				}
 			}
 		}
 	}
@@ -164,7 +170,15 @@ func (m *Manager) save() error {
 		registered[name] = p.healthyIDs()
 	}
 	m.mu.Unlock()
-	return writeState(m.stateFile(), given, registered)
+	if err := writeState(m.stateFile(), given, registered); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, g := range written {
+		g.stored = true
+	}
+	return nil
 }
 
 // saveLogged writes the state file after a change that no caller waits for.
@@ -249,6 +263,10 @@ func (m *Manager) Release(uid string) error {
 	delete(m.given, uid)
 	delete(m.earlier, uid)
 	delete(m.unknown, uid)
+	if a := m.ahead[uid]; a != nil {
+		a.cancel()
+		delete(m.ahead, uid)
+	}
 	m.mu.Unlock()
 	if !had {
 		return nil

@@ -69,18 +69,21 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	if len(requests) == 0 {
 		return nil, nil
 	}
-	uid, changed := string(pod.UID), false
+	uid := string(pod.UID)
+	if err := m.awaitAhead(ctx, uid, c.Name); err != nil {
+		return nil, err
+	}
 	for _, name := range sortedKeys(requests) {
-		allocated, err := m.allocated(ctx, pod, c, name, requests[name])
+		g, err := m.grantOf(pod, c, name, requests[name])
+		if err == nil {
+			err = m.allocate(ctx, name, g, requests[name])
+		}
 		if err != nil {
 			return nil, err
 		}
-		changed = changed || allocated
 	}
-	if changed {
-		if err := m.save(); err != nil {
-			return nil, err
-		}
+	if err := m.store(uid, c.Name); err != nil {
+		return nil, err
 	}
 	for _, name := range sortedKeys(requests) {
 		if err := m.preStart(ctx, uid, c.Name, name); err != nil {
@@ -90,34 +93,39 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	return m.options(uid, c.Name), nil
 }
 
-// allocated has the plugin allocate the container's devices of one resource, unless it has. It reports whether it did so now.
-func (m *Manager) allocated(ctx context.Context, pod *corev1.Pod, c *corev1.Container, name string, n int) (bool, error) {
+// grantOf returns what the container was given of a resource when its Pod was admitted.
+func (m *Manager) grantOf(pod *corev1.Pod, c *corev1.Container, name string, n int) (*grant, error) {
 	m.mu.Lock()
-	g := m.given.get(string(pod.UID), c.Name, name)
-	if g == nil {
-		// The process that admitted the Pod ended before the plugin allocated anything.
-		var err error
-		reusable := m.reusable
-		m.reusable = nil
-		g, err = m.choose(m.pools[name], name, n, 0)
-		m.reusable = reusable
-		if err != nil {
-			m.mu.Unlock()
-			return false, rejection.From(err)
-		}
-		m.given.set(string(pod.UID), c.Name, name, g)
+	defer m.mu.Unlock()
+	if g := m.given.get(string(pod.UID), c.Name, name); g != nil {
+		return g, nil
 	}
+	// The process that admitted the Pod ended before the plugin allocated anything.
+	reusable := m.reusable
+	m.reusable = nil
+	g, err := m.choose(m.pools[name], name, n, 0)
+	m.reusable = reusable
+	if err != nil {
+		return nil, rejection.From(err)
+	}
+	m.given.set(string(pod.UID), c.Name, name, g)
+	return g, nil
+}
+
+// allocate has the plugin allocate the devices of a grant, unless it has.
+func (m *Manager) allocate(ctx context.Context, name string, g *grant, n int) error {
+	m.mu.Lock()
 	done := g.response != nil
 	m.mu.Unlock()
 	if done {
-		return false, nil
+		return nil
 	}
 	p := m.connection(name)
 	if p == nil {
-		return false, fmt.Errorf("allocate devices %s: the device plugin is not connected", name)
+		return fmt.Errorf("allocate devices %s: the device plugin is not connected", name)
 	}
 	if err := m.prefer(ctx, p, g, n); err != nil {
-		return false, err
+		return err
 	}
 	m.mu.Lock()
 	ids := g.devices.ids()
@@ -128,15 +136,29 @@ func (m *Manager) allocated(ctx context.Context, pod *corev1.Pod, c *corev1.Cont
 	})
 	m.deps.Metrics.DeviceAllocation.WithLabelValues(name).Observe(time.Since(start).Seconds())
 	if err != nil {
-		return false, refused(ctx, fmt.Errorf("device plugin %s does not allocate devices %v: %w", name, ids, err))
+		return refused(ctx, fmt.Errorf("device plugin %s does not allocate devices %v: %w", name, ids, err))
 	}
 	if len(resp.ContainerResponses) == 0 {
-		return false, rejection.From(fmt.Errorf("no containers return in allocation response of device plugin %s", name))
+		return rejection.From(fmt.Errorf("no containers return in allocation response of device plugin %s", name))
 	}
 	m.mu.Lock()
 	g.response = resp.ContainerResponses[0]
 	m.mu.Unlock()
-	return true, nil
+	return nil
+}
+
+// store writes the state file, unless it has all that the plugins have allocated for the container.
+func (m *Manager) store(uid, container string) error {
+	m.mu.Lock()
+	stored := true
+	for _, g := range m.given[uid][container] {
+		stored = stored && g.stored
+	}
+	m.mu.Unlock()
+	if stored {
+		return nil
+	}
+	return m.save()
 }
 
 // refused makes the error of a plugin one that the Pod fails with, unless the plugin was not reached.

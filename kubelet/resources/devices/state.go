@@ -77,6 +77,8 @@ type grant struct {
 	devices byNode
 	// response is the plugin's response to their allocation; nil while they are only reserved.
 	response *pluginapi.ContainerAllocateResponse
+	// stored says that the state file has it.
+	stored bool
 	// nodes are the NUMA nodes from which they were to come, and reused what they have of an init container.
 	nodes  []int
 	reused []string
@@ -129,7 +131,7 @@ func readState(path string) (given grants, registered []string, err error) {
 		if err := proto.Unmarshal(e.AllocResp, response); err != nil {
 			return given, nil, fmt.Errorf("devices of container %q of Pod %s: %w", e.ContainerName, e.PodUID, err)
 		}
-		given.set(e.PodUID, e.ContainerName, e.ResourceName, &grant{devices: e.DeviceIDs, response: response})
+		given.set(e.PodUID, e.ContainerName, e.ResourceName, &grant{devices: e.DeviceIDs, response: response, stored: true})
 	}
 	return given, slices.Sorted(maps.Keys(c.Data.RegisteredDevices)), nil
 }

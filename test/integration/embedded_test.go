@@ -341,8 +341,11 @@ func TestEmbeddedRunOnce(t *testing.T) {
 	require.NoError(t, e.Close())
 	again := newEmbedded(t, e.node, nil)
 	defer again.Close()
-	pods, err := again.GetRunningPods()
+	var pods []*corev1.Pod
+	require.Eventually(t, func() bool { // what was seen running may be about to end
+		pods, err = again.GetRunningPods()
+		return err != nil || len(pods) == 1
+	}, waitTimeout, 10*time.Millisecond)
 	require.NoError(t, err)
-	require.Len(t, pods, 1)
 	require.Equal(t, "runs", pods[0].Name)
 }

@@ -52,23 +52,23 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 
 // checkReservedMemory compares what is reserved of the NUMA nodes with what is reserved of the node.
 func checkReservedMemory(reserved corev1.ResourceList, config *resources.Config) error {
-	ofNodes := map[corev1.ResourceName]int64{}
+	excess := map[corev1.ResourceName]int64{} // of what is reserved of the NUMA nodes
 	for name, all := range reserved {
 		if name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			ofNodes[name] -= all.Value()
+			excess[name] -= all.Value()
 		}
 	}
 	for _, amounts := range config.ReservedMemory {
 		for name, amount := range amounts {
-			ofNodes[name] += int64(amount)
+			excess[name] += int64(amount)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(ofNodes)) {
-		if ofNodes[name] != 0 {
+	for _, name := range slices.Sorted(maps.Keys(excess)) {
+		if excess[name] != 0 {
 			all := reserved[name]
 			return fmt.Errorf("memory manager policy Static: reservedMemory reserves %s of %s, and kubeReserved, systemReserved and "+
 				"evictionHard together %s: want the same amount",
-				resource.NewQuantity(ofNodes[name]+all.Value(), resource.BinarySI), name, all.String())
+				resource.NewQuantity(excess[name]+all.Value(), resource.BinarySI), name, all.String())
 		}
 	}
 	return nil

@@ -17,8 +17,8 @@ type Metrics interface {
 	// ContainerStarted records an attempt to create and start a container. The reason is that of its status if the
 	// attempt failed.
 	ContainerStarted(pod *corev1.Pod, kind podutil.Kind, reason string, err error)
-	// ImageVolumes records the attempt to create a container with so many image volumes, and whether the runtime has mounted them: each at
-	// so many paths as mounts has together.
+	// ImageVolumes records the attempt to create a container that mounts so many image volumes at so many paths, and whether the runtime
+	// has mounted them.
 	ImageVolumes(volumes, mounts int, mounted bool)
 	// ContainerEnded records a container that ran and has ended.
 	ContainerEnded(kind podutil.Kind, exitCode int32, reason string)

@@ -125,9 +125,22 @@ func (l Layout) removeBridge() error {
 	return nil
 }
 
-// portOwner names the process that listens on the port of the network "tcp" or "udp", if /proc shows it.
+// portOwner names the process that listens on the port of the network "tcp" or "udp", if /proc shows it. It looks more than once: the
+// kernel's table may lack a socket while others come and go.
 func portOwner(network string, port uint16) string {
-	inodes := make(map[string]bool)
+	for range 3 {
+		if owner := ownerOf(socketsOn(network, port)); owner != "" {
+			return owner
+		}
+	}
+	return "another process (port " + strconv.Itoa(int(port)) + ")"
+}
+
+// socketsOn returns the sockets that listen on the port, in the form of links to open files in /proc.
+func socketsOn(network string, port uint16) map[string]bool {
+	sockets := make(map[string]bool)
+	// The state of a TCP socket that listens, and of a UDP socket that is not connected.
+	state := map[string]string{"tcp": "0A", "udp": "07"}[network]
 	for _, table := range []string{network, network + "6"} {
 		file, err := os.Open(filepath.Join("/proc/net", table))
 		if err != nil {
@@ -136,18 +149,24 @@ func portOwner(network string, port uint16) string {
 		scanner := bufio.NewScanner(file)
 		for scanner.Scan() {
 			fields := strings.Fields(scanner.Text())
-			// The state of a TCP socket that listens, and of a UDP socket that is not connected.
-			state := map[string]string{"tcp": "0A", "udp": "07"}[network]
 			if len(fields) > 9 && fields[3] == state && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
-				inodes["socket:["+fields[9]+"]"] = true
+				sockets["socket:["+fields[9]+"]"] = true
 			}
 		}
 		_ = file.Close()
 	}
+	return sockets
+}
+
+// ownerOf names the process that has one of the sockets open, empty if /proc shows none.
+func ownerOf(sockets map[string]bool) string {
+	if len(sockets) == 0 {
+		return ""
+	}
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is constant and right
 	for _, fd := range fds {
 		target, err := os.Readlink(fd)
-		if err != nil || !inodes[target] {
+		if err != nil || !sockets[target] {
 			continue
 		}
 		pid := strings.Split(fd, "/")[2]
@@ -165,5 +184,5 @@ func portOwner(network string, port uint16) string {
 		}
 		return fmt.Sprintf("%s (process %s)", name, pid)
 	}
-	return "another process (port " + strconv.Itoa(int(port)) + ")"
+	return ""
 }

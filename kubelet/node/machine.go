@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/pidlimit"
 )
 
 // MachineInfo are the properties of the machine that do not change while it runs.
@@ -95,15 +97,7 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 		InodeCapacity:   int64(fs.Files),
 		InodesFree:      int64(fs.Ffree),
 	}
-	u.PIDCapacity, _ = strconv.ParseInt(m.readText("proc/sys/kernel/pid_max"), 10, 64)
-	if threads, err := strconv.ParseInt(m.readText("proc/sys/kernel/threads-max"), 10, 64); err == nil {
-		u.PIDCapacity = min(u.PIDCapacity, threads)
-	}
-	// The fourth field of loadavg is running/existing threads.
-	if fields := strings.Fields(m.readText("proc/loadavg")); len(fields) > 3 {
-		_, existing, _ := strings.Cut(fields[3], "/")
-		u.PIDs, _ = strconv.ParseInt(existing, 10, 64)
-	}
+	u.PIDCapacity, u.PIDs = pidlimit.Read(filepath.Join(m.root, "proc"))
 	return u, nil
 }
 

@@ -3,7 +3,6 @@ package stats
 import (
 	"bufio"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
-	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/internal/pidlimit"
 )
 
 // clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go supports.
@@ -86,18 +86,12 @@ func (p *Provider) cpuWithRate(name string, nanos uint64, now time.Time) *statsa
 // processStats returns the limit and the number of processes. The limit is that by which the eviction manager decides, too.
 func (p *Provider) processStats(now time.Time) *statsapi.RlimitStats {
 	s := &statsapi.RlimitStats{Time: metav1.NewTime(now)}
-	for _, limit := range []string{"pid_max", "threads-max"} {
-		if n, ok := readNumber(filepath.Join(p.config.Proc, "sys/kernel", limit)); ok {
-			s.MaxPID = ptr.To(min(int64(n), ptr.Deref(s.MaxPID, math.MaxInt64)))
-		}
+	limit, existing := pidlimit.Read(p.config.Proc)
+	if limit > 0 {
+		s.MaxPID = &limit
 	}
-	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "loadavg")); err == nil {
-		if fields := strings.Fields(string(data)); len(fields) > 3 {
-			_, all, _ := strings.Cut(fields[3], "/")
-			if n, err := strconv.ParseInt(all, 10, 64); err == nil {
-				s.NumOfRunningProcesses = &n
-			}
-		}
+	if existing > 0 {
+		s.NumOfRunningProcesses = &existing
 	}
 	return s
 }

@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/containerd/v2/pkg/namespaces"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/filelock"
@@ -106,29 +104,4 @@ func (c Config) reservedAddresses() ([]reservation, error) {
 		found = append(found, reservation{path: path, content: content})
 	}
 	return found, nil
-}
-
-// sandboxIDs returns the ids of all sandboxes that containerd's store or CRI has.
-func (c Config) sandboxIDs(ctx context.Context) (map[string]bool, error) {
-	conn, client, err := c.client()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	ids := make(map[string]bool)
-	stored, err := client.SandboxStore().List(namespaces.WithNamespace(ctx, criNamespace))
-	if err != nil {
-		return nil, fmt.Errorf("list containerd's sandboxes: %w", err)
-	}
-	for _, box := range stored {
-		ids[box.ID] = true
-	}
-	listed, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("list the sandboxes: %w", err)
-	}
-	for _, box := range listed.Items {
-		ids[box.Id] = true
-	}
-	return ids, nil
 }

@@ -70,17 +70,21 @@ func (c Config) DeleteOrphanSandboxes(ctx context.Context) (deleted []string, er
 	if err != nil {
 		return nil, fmt.Errorf("list the containers of sandboxes: %w", err)
 	}
+	known, err := c.sandboxIDs(ctx) // after the containers: a sandbox that is not known now has no new container
+	if err != nil {
+		return nil, fmt.Errorf("find what is left of sandboxes: %w", err)
+	}
 	var errs []error
 	for _, container := range containers {
-		orphan, err := isOrphanSandbox(named, client, runtimeapi.NewRuntimeServiceClient(conn), container.ID())
-		if err == nil && orphan {
-			err = deleteTask(named, container)
-			if err == nil || errdefs.IsNotFound(err) {
-				err = container.Delete(named, containerd.WithSnapshotCleanup)
-			}
-			if err == nil {
-				deleted = append(deleted, container.ID())
-			}
+		if known[container.ID()] {
+			continue
+		}
+		err := deleteTask(named, container)
+		if err == nil || errdefs.IsNotFound(err) {
+			err = container.Delete(named, containerd.WithSnapshotCleanup)
+		}
+		if err == nil {
+			deleted = append(deleted, container.ID())
 		}
 		if err != nil && !errdefs.IsNotFound(err) { // not found: it has just been removed
 			errs = append(errs, fmt.Errorf("delete what is left of sandbox %s: %w", container.ID(), err))
@@ -89,13 +93,29 @@ func (c Config) DeleteOrphanSandboxes(ctx context.Context) (deleted []string, er
 	return deleted, errors.Join(errs...)
 }
 
-// isOrphanSandbox reports whether a sandbox, which has a container, is neither in containerd's store nor listed by CRI.
-func isOrphanSandbox(ctx context.Context, client *containerd.Client, cri runtimeapi.RuntimeServiceClient, id string) (bool, error) {
-	if _, err := client.SandboxStore().Get(ctx, id); !errdefs.IsNotFound(err) {
-		return false, err
+// sandboxIDs returns the ids of all sandboxes that containerd's store or CRI has.
+func (c Config) sandboxIDs(ctx context.Context) (map[string]bool, error) {
+	conn, client, err := c.client()
+	if err != nil {
+		return nil, err
 	}
-	known, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: id}})
-	return err == nil && len(known.Items) == 0, err
+	defer conn.Close()
+	ids := make(map[string]bool)
+	stored, err := client.SandboxStore().List(namespaces.WithNamespace(ctx, criNamespace))
+	if err != nil {
+		return nil, fmt.Errorf("list containerd's sandboxes: %w", err)
+	}
+	for _, box := range stored {
+		ids[box.ID] = true
+	}
+	listed, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list the sandboxes: %w", err)
+	}
+	for _, box := range listed.Items {
+		ids[box.Id] = true
+	}
+	return ids, nil
 }
 
 // client connects to containerd's own API. The caller closes the connection, which also serves CRI.

@@ -39,8 +39,7 @@ func (m *Manager) PrepareContainer(ctx context.Context, pod *corev1.Pod, c *core
 }
 
 // PreparePod has the drivers prepare the claims of a Pod, before its sandbox is created, and begins to have the device plugins allocate its
-// devices. It may be called again. A *rejection.Error
-// says that the Pod can never start.
+// devices. It may be called again. A *rejection.Error says that the Pod can never start.
 func (m *Manager) PreparePod(ctx context.Context, pod *corev1.Pod) error {
 	if err := m.devices.PreparePod(string(pod.UID)); err != nil {
 		return err

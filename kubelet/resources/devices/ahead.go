@@ -62,14 +62,11 @@ func (m *Manager) orders(pod *corev1.Pod) []order {
 func (m *Manager) allocateAhead(ctx context.Context, a *ahead, orders []order) {
 	defer close(a.done)
 	for _, o := range orders {
-		if a.errs[o.container] != nil {
-			continue
-		}
-		if err := m.allocate(ctx, o.resource, o.grant, o.count); err != nil {
-			a.errs[o.container] = err
+		if a.errs[o.container] == nil {
+			a.errs[o.container] = m.allocate(ctx, o.resource, o.grant, o.count)
 		}
 	}
-	m.saveLogged() // else Prepare does it
+	_ = m.save() // Prepare tries it again
 }
 
 // awaitAhead waits for what was requested ahead for a container, and returns why that failed, once.

@@ -1,7 +1,6 @@
 package devices_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,12 +36,7 @@ func TestDevicesAreAllocatedAhead(t *testing.T) {
 
 // TestAllocationsAheadThatFail: the container's start says why, and the next one asks the plugin again. Other containers have theirs.
 func TestAllocationsAheadThatFail(t *testing.T) {
-	f, p := newFixture(t), newPlugin("x")
-	p.fail = errors.New("on fire")
-	f.serve(p, "gpu")
-	f.waitCapacity(1, 1)
-	pod := podOf("p", "1")
-	require.NoError(t, f.admit(pod))
+	f, p, pod := newRefusing(t)
 	f.AllocateAhead(pod)
 	for range 2 {
 		var refused *rejection.Error

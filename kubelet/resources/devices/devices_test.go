@@ -453,13 +453,19 @@ func TestThePluginsPreference(t *testing.T) {
 	require.Equal(t, []string{"y"}, f.ids("q", "a"), "what others have cannot be preferred")
 }
 
-func TestAPluginThatRefusesFailsThePod(t *testing.T) {
+// newRefusing returns a Manager that has admitted a Pod with the one device of a plugin that refuses to allocate it.
+func newRefusing(t *testing.T) (*fixture, *plugin, *corev1.Pod) {
 	f, p := newFixture(t), newPlugin("x")
 	p.fail = errors.New("on fire")
 	f.serve(p, "gpu")
 	f.waitCapacity(1, 1)
 	pod := podOf("p", "1")
 	require.NoError(t, f.admit(pod))
+	return f, p, pod
+}
+
+func TestAPluginThatRefusesFailsThePod(t *testing.T) {
+	f, p, pod := newRefusing(t)
 	_, err := f.prepare(pod)
 	var refused *rejection.Error
 	require.ErrorAs(t, err, &refused)

@@ -21,8 +21,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 )
 
-// mountSmallDisk mounts a file system of its own of that size, until the end of the test.
-func mountSmallDisk(t *testing.T, dir, size string, options ...string) {
+// mountSmallDisk mounts a file system of its own of that size, until the end of the test or a call of unmount, which fails if
+// it is not mounted any more.
+func mountSmallDisk(t *testing.T, dir, size string, options ...string) (unmount func()) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
@@ -32,7 +33,11 @@ func mountSmallDisk(t *testing.T, dir, size string, options ...string) {
 		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 		require.NoError(t, err, "%v: %s", args, out)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // an orderly stop unmounts all below the data directory
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return func() {
+		t.Helper()
+		require.NoError(t, unix.Unmount(dir, 0), "the disk is its user's: it must be mounted still, and nothing may use it")
+	}
 }
 
 // TestPressureEvictsTheRightPod brings a node short of memory, disk and process IDs, one after the other. Each time the Pod that
@@ -42,7 +47,7 @@ func TestPressureEvictsTheRightPod(t *testing.T) {
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	c.stop()
-	mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "320M") // images stay where they are
+	unmount := mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "320M") // images stay where they are
 	usage, err := node.NewLinuxMachine("/", "/").Usage()
 	require.NoError(t, err)
 	// The thresholds of memory and disk are about what only this cluster uses. Other programs of the machine may start some
@@ -88,6 +93,7 @@ func TestPressureEvictsTheRightPod(t *testing.T) {
 		require.Contains(t, metrics, fmt.Sprintf(`kubelet_eviction_stats_age_seconds_count{eviction_signal=%q} 1`, signal))
 	}
 	c.stop()
+	unmount()
 	require.Empty(t, c.leftovers())
 }
 

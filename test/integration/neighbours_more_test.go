@@ -31,7 +31,7 @@ func TestMoreBadNeighbours(t *testing.T) {
 	importShell(t, c)
 	c.stop()
 	// Enough inodes for seconds of a loop that makes files: nothing can evict a Pod sooner than it has been seen.
-	mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "640M", "-N", "1000000")
+	unmount := mountSmallDisk(t, filepath.Join(c.dataDir, "kubelet"), "640M", "-N", "1000000")
 	c.up("--unsafe-no-fsync", "--pod-max-pids", fmt.Sprint(neighbourPIDs), "--eviction-pressure-transition-period", "3s",
 		"--eviction-hard", "nodefs.inodesFree<20%,nodefs.available<20%,imagefs.available<0%,imagefs.inodesFree<0%,memory.available<0%")
 	c.apply(podManifest("witness", shell(witness, `"volumeMounts": [{"name": "data", "mountPath": "/data"}]`), `"volumes": [{"name": "data", "emptyDir": {}}]`))
@@ -54,6 +54,7 @@ func TestMoreBadNeighbours(t *testing.T) {
 		}
 	}
 	c.stop()
+	unmount()
 	require.Empty(t, c.leftovers())
 }
 

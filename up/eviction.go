@@ -16,7 +16,7 @@ func (c *Cluster) evictionConfig() eviction.Config {
 		return c.Eviction
 	}
 	config := c.Eviction.WithDefaults()
-	for signal, dir := range map[eviction.Signal]string{eviction.NodeFsAvailable: c.KubeletDir(), eviction.ImageFsAvailable: c.DataDir} {
+	for signal, dir := range map[eviction.Signal]string{eviction.NodeFsAvailable: c.KubeletDir(), eviction.ImageFsAvailable: c.ContainerdRoot()} {
 		size, err := diskSize(dir)
 		if err != nil {
 			c.logger.Warn("failed to measure a disk for eviction; using the threshold of Kubernetes", "signal", signal, "error", err)

@@ -36,16 +36,21 @@ func (m *Manager) reclaim(ctx context.Context, t Threshold, o Observation) bool 
 	if err != nil {
 		m.deps.Logger.Warn("failed to measure the Pods; evicting by priority", "error", err)
 	}
+	var critical []string
 	for _, pod := range rank(t.Signal, m.layout, m.deps.Pods.ActivePods(), usage) {
 		if qos.IsCritical(pod) {
-			m.deps.Logger.Warn("cannot evict a critical Pod", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "resource", name)
+			critical = append(critical, pod.Namespace+"/"+pod.Name)
 			continue
 		}
 		if m.evict(ctx, pod, t, o, usage) {
+			delete(m.helpless, t.Signal)
 			return true
 		}
 	}
-	m.deps.Logger.Warn("found no Pod to evict", "resource", name)
+	if !m.helpless[t.Signal] {
+		m.helpless[t.Signal] = true
+		m.deps.Logger.Warn("found no Pod to evict", "resource", name, "criticalPods", critical)
+	}
 	return false
 }
 

@@ -35,6 +35,8 @@ type Manager struct {
 	lastError  string
 	// inReclaim says that the reclaim under way was recorded in an event.
 	inReclaim map[Signal]bool
+	// helpless says that the log has it already that there is no Pod to evict.
+	helpless map[Signal]bool
 }
 
 // New returns a Manager. thresholds are those of ParseThresholds, with those of WithAllocatable.
@@ -43,7 +45,8 @@ func New(deps Deps, config Config, thresholds []Threshold) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		deps: deps, config: config.WithDefaults(), configured: thresholds, reported: wakeup.NewSignal(), inReclaim: map[Signal]bool{},
+		deps: deps, config: config.WithDefaults(), configured: thresholds, reported: wakeup.NewSignal(),
+		inReclaim: map[Signal]bool{}, helpless: map[Signal]bool{},
 	}, nil
 }
 
@@ -105,6 +108,7 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 		return minInterval
 	}
 	clear(m.inReclaim)
+	clear(m.helpless)
 	reported := map[Signal]bool{}
 	for i := range m.thresholds {
 		t := &m.thresholds[i]

@@ -52,11 +52,12 @@ func TestMachineRunsCommandsAndKeepsWhatIsSynced(t *testing.T) {
 	share := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(share, "tool"), []byte("#!/bin/sh\necho from the host\n"), 0o755))
 	m := start(t, Options{
-		Name: "one", CPUs: 4, Sockets: 2, NUMANodes: 2, MemoryMiB: 2048, DisksGiB: []int{1}, Shares: []Share{{Dir: share, Path: "/opt/share"}},
+		Name: "one", CPUs: 4, Sockets: 2, Threads: 2, NUMANodes: 2, MemoryMiB: 2048, DisksGiB: []int{1}, Shares: []Share{{Dir: share, Path: "/opt/share"}},
 	})
 	require.Equal(t, "cgroup2fs", output(t, m, "stat -f -c %T /sys/fs/cgroup"))
 	require.Equal(t, "running", output(t, m, "systemctl is-system-running --wait"))
 	require.Equal(t, "one 4", output(t, m, "echo $(hostname) $(nproc)"))
+	require.Equal(t, "0-1", output(t, m, "cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list"))
 	require.Equal(t, "node0 node1", output(t, m, "cd /sys/devices/system/node; echo node*"))
 	require.Equal(t, "1073741824", output(t, m, "blockdev --getsize64 /dev/disk/by-id/virtio-disk1"))
 	require.Equal(t, "from the host", output(t, m, "/opt/share/tool"))

@@ -18,6 +18,8 @@ type Options struct {
 	CPUs int
 	// Sockets is the number of processor packages that the CPUs are spread over; 1 if 0.
 	Sockets int
+	// Threads is the number of threads, which are processors, of each core; 1 if 0.
+	Threads int
 	// NUMANodes is the number of memory nodes that CPUs and memory are spread over; no NUMA topology if 0.
 	NUMANodes int
 	// MemoryMiB is the size of the memory; 6144 if 0.
@@ -56,6 +58,9 @@ func (o Options) withDefaults() Options {
 	if o.Sockets == 0 {
 		o.Sockets = 1
 	}
+	if o.Threads == 0 {
+		o.Threads = 1
+	}
 	if o.MemoryMiB == 0 {
 		o.MemoryMiB = 6144
 	}
@@ -66,6 +71,8 @@ func (o Options) validate() error {
 	switch {
 	case o.CPUs < 1 || o.Sockets < 1 || o.CPUs%o.Sockets != 0:
 		return fmt.Errorf("%d CPUs cannot be spread over %d sockets", o.CPUs, o.Sockets)
+	case o.Threads < 1 || o.CPUs/o.Sockets%o.Threads != 0:
+		return fmt.Errorf("%d CPUs of a socket cannot be cores with %d threads each", o.CPUs/o.Sockets, o.Threads)
 	case o.NUMANodes < 0 || o.NUMANodes > 0 && (o.CPUs%o.NUMANodes != 0 || o.MemoryMiB%o.NUMANodes != 0):
 		return fmt.Errorf("%d CPUs and %d MiB cannot be spread over %d NUMA nodes", o.CPUs, o.MemoryMiB, o.NUMANodes)
 	case o.MemoryMiB < 256:
@@ -121,7 +128,7 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 	}
 	args := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-m", strconv.Itoa(o.MemoryMiB),
-		"-smp", fmt.Sprintf("%d,sockets=%d", o.CPUs, o.Sockets),
+		"-smp", fmt.Sprintf("%d,sockets=%d,threads=%d", o.CPUs, o.Sockets, o.Threads),
 		"-kernel", f.kernel, "-initrd", f.initrd, "-append", strings.Join(kernel, " "),
 		"-chardev", "file,id=console,path=" + f.console, "-serial", "chardev:console",
 		"-qmp", "unix:" + f.qmp + ",server=on,wait=off",
@@ -135,7 +142,11 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
 		// Emulated AVX is slower than what Go has without it: hashes and searches take two to three times as long.
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max,-avx,-avx2")
+		cpu := "max,-avx,-avx2"
+		if o.Threads > 1 {
+			cpu += ",vendor=GenuineIntel" // an emulated AMD processor has no leaf of CPUID for threads
+		}
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
 	}
 	for i := range o.NUMANodes {
 		cpus := o.CPUs / o.NUMANodes

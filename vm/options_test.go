@@ -11,6 +11,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	network := &Network{}
 	for want, options := range map[string]Options{
 		"3 CPUs cannot be spread over 2 sockets":                 {CPUs: 3, Sockets: 2},
+		"3 CPUs of a socket cannot be cores with 2 threads each": {CPUs: 6, Sockets: 2, Threads: 2},
 		"4 CPUs and 6144 MiB cannot be spread over 3 NUMA nodes": {CPUs: 4, NUMANodes: 3},
 		"100 MiB of memory are too few":                          {MemoryMiB: 100},
 		"a machine in a network needs an address":                {Network: network},
@@ -25,7 +26,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 
 func TestQemuArguments(t *testing.T) {
 	options := Options{
-		Name: "node1", CPUs: 8, Sockets: 2, NUMANodes: 2, MemoryMiB: 4096, DisksGiB: []int{5},
+		Name: "node1", CPUs: 8, Sockets: 2, Threads: 2, NUMANodes: 2, MemoryMiB: 4096, DisksGiB: []int{5},
 		Shares: []Share{{Dir: "/programs", Path: "/opt"}}, KernelArgs: []string{"hugepages=4"},
 		Network: &Network{}, Address: "10.1.2.3/20",
 	}
@@ -35,7 +36,7 @@ func TestQemuArguments(t *testing.T) {
 	}
 	args := strings.Join(qemuArgs(options, f, accelTCG, 2222, "0123", 2_594_000), " ")
 	for _, want := range []string{
-		"-smp 8,sockets=2", "-accel tcg,thread=multi -cpu max",
+		"-smp 8,sockets=2,threads=2", "-accel tcg,thread=multi -cpu max,-avx,-avx2,vendor=GenuineIntel",
 		"-numa node,nodeid=0,cpus=0-3,memdev=mem0", "-numa node,nodeid=1,cpus=4-7,memdev=mem1", "id=mem1,size=2048M",
 		"systemd.hostname=node1 systemd.machine_id=0123 panic=-1 hugepages=4 no_timer_check", "no5lvl tsc_early_khz=2594000 ", "ifname=lan:52:54:00:be:01:07 ip=10.1.2.3:::255.255.240.0::lan:none",
 		"restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:2222-:22", "file=/m/disk1,if=none,id=disk1,format=raw",

@@ -25,20 +25,20 @@ const nodeCleanup = 10 * time.Minute
 
 // nodeOptions is the command line of `conformance node`. It has many fields because each flag is one.
 type nodeOptions struct {
-	bin, out, scratch          string
-	containerd, kubelet        string
-	runtime                    string
-	imageStore                 string
-	expected, list             string
-	report, passed, results    string
-	focus, skip                string
-	again                      string
-	native, swap, quota        bool
-	parallel, attempts, memory int
-	cpus, sockets, numa        int
-	limit                      int
-	timeout                    time.Duration
-	kill                       <-chan struct{} // closed when a suite that was interrupted is to be killed
+	bin, out, scratch            string
+	containerd, kubelet          string
+	runtime                      string
+	imageStore                   string
+	expected, list               string
+	report, passed, results      string
+	focus, skip                  string
+	again                        string
+	native, swap, quota          bool
+	parallel, attempts, memory   int
+	cpus, sockets, threads, numa int
+	limit                        int
+	timeout                      time.Duration
+	kill                         <-chan struct{} // closed when a suite that was interrupted is to be killed
 }
 
 // The kubelets that the node suite can test.
@@ -92,6 +92,7 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.IntVar(&o.memory, "memory", 6144, "the virtual machine's memory in MiB")
 	flags.IntVar(&o.cpus, "cpus", 2, "the virtual machine's CPUs")
 	flags.IntVar(&o.sockets, "sockets", 1, "the sockets that these CPUs are spread over")
+	flags.IntVar(&o.threads, "threads", 1, "the threads, which are CPUs, of each core")
 	flags.IntVar(&o.numa, "numa", 0, "the NUMA nodes that these CPUs and the memory are spread over")
 	flags.DurationVar(&o.timeout, "timeout", 3*time.Hour, "time limit of the suite; what it ends has no result")
 	if err := flags.Parse(args); err != nil {
@@ -293,7 +294,8 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 			return "", fmt.Errorf("run node suite: %w", err)
 		}
 		cmd = exec.CommandContext(ctx, filepath.Join(bin, "vm-run"), "-cache", filepath.Join(bin, "vm"),
-			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-numa", strconv.Itoa(o.numa), "-share", share+":"+nodemachine.MountPoint,
+			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-threads", strconv.Itoa(o.threads),
+			"-numa", strconv.Itoa(o.numa), "-share", share+":"+nodemachine.MountPoint,
 			"-copy", nodemachine.Logs+":"+out, "--", nodemachine.Script)
 	}
 	// A terminal's Ctrl-C is for this process, which stops the suite and then the machine.

@@ -75,6 +75,7 @@ func parse(args []string) (settings, string, error) {
 	flags.BoolVar(&s.check, "check", false, "only check whether qemu can emulate a machine here")
 	flags.IntVar(&s.options.CPUs, "cpus", 2, "number of CPUs")
 	flags.IntVar(&s.options.Sockets, "sockets", 1, "number of sockets that the CPUs are spread over")
+	flags.IntVar(&s.options.Threads, "threads", 1, "number of threads, which are CPUs, of each core")
 	flags.IntVar(&s.options.NUMANodes, "numa", 0, "number of NUMA nodes that CPUs and memory are spread over")
 	flags.IntVar(&s.options.MemoryMiB, "memory", 6144, "memory in MiB")
 	flags.StringVar(&s.options.Accelerator, "accel", "", "kvm or tcg (default: kvm where it works)")

@@ -237,9 +237,9 @@ judge-resources: ## compare decisions on CPUs and memory with upstream's own man
 		-judge-seed $(or $(SEED),0) $(if $(RECORD),-judge-record)
 
 .PHONY: conformance-node
-conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream RUNTIME=berth NATIVE=1 NUMA=1 SWAP=1 QUOTA=1 FOCUS=… (root)
+conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream RUNTIME=berth NATIVE=1 NUMA=1 SMT=1 SWAP=1 QUOTA=1 FOCUS=… (root)
 	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }
-	@KUBELET="$(KUBELET)" RUNTIME="$(RUNTIME)" NATIVE="$(NATIVE)" NUMA="$(NUMA)" SWAP="$(SWAP)" QUOTA="$(QUOTA)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
+	@KUBELET="$(KUBELET)" RUNTIME="$(RUNTIME)" NATIVE="$(NATIVE)" NUMA="$(NUMA)" SMT="$(SMT)" SWAP="$(SWAP)" QUOTA="$(QUOTA)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
 		LIMIT="$(LIMIT)" AGAIN="$(AGAIN)" exec ./conformance/run-node.sh $(ARGS)
 
 .PHONY: bench

@@ -6,7 +6,8 @@
 #   KUBELET   berth or upstream (default berth)
 #   RUNTIME   the runtime of all Pods: runc (by containerd's own shim) or berth (default runc)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
-#   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node and of 2 cores with 2 threads, for the specs of CPUs, memory and topology
+#   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node, for the specs of CPUs, memory and topology
+#   SMT       the same with two threads a core, for the specs about whole cores
 #   SWAP      if set, the virtual machine has swap
 #   QUOTA     if set, the virtual machine's kubelet has a file system with project quotas
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
@@ -26,7 +27,8 @@ bin=${BIN:-$here/../bin}
 [ -x "$bin/berth" ] || { echo "run-node.sh: $bin/berth not found: run make build first" >&2; exit 1; }
 kubelet=${KUBELET:-berth} where=machine
 [ -n "${NATIVE:-}" ] && { where=native; set -- --native "$@"; }
-[ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --threads 2 --numa 2 "$@"; }
+[ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --numa 2 "$@"; }
+[ -n "${SMT:-}" ] && { where=smt; set -- --cpus 8 --sockets 2 --threads 2 --numa 2 "$@"; }
 [ -n "${SWAP:-}" ] && { where=swap; set -- --swap "$@"; }
 [ -n "${QUOTA:-}" ] && { where=quota; set -- --quota "$@"; }
 "$here/build.sh" "$bin" node

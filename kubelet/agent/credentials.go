@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/authzretry"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/images/credentialprovider"
+	"github.com/berth-dev/berth/kubelet/metrics"
 )
 
 // newKeyring returns the credentials for registries: those of the Pod first, then the node's own from the usual files, and
@@ -22,12 +23,12 @@ func newKeyring(base *base, s *storageComponents) (images.Keyring, error) {
 	if config.Images.CredentialProviders == "" {
 		return ring, nil
 	}
-	providers, err := credentialprovider.Load(config.Images.CredentialProviders)
+	providers, hash, err := credentialprovider.Load(config.Images.CredentialProviders)
 	if err != nil {
 		return nil, err
 	}
 	plugins, err := credentialprovider.New(credentialprovider.Deps{
-		Token: s.tokens.Request, Clock: base.deps.Clock,
+		Token: s.tokens.Request, Clock: base.deps.Clock, OnRun: metrics.NewCredentialProviders(base.metrics.main, hash).Ran,
 		Account: func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 			return authzretry.Do(ctx, base.deps.Clock, func(ctx context.Context) (*corev1.ServiceAccount, error) {
 				return base.deps.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})

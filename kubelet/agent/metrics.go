@@ -2,8 +2,10 @@ package agent
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/kubelet/metrics"
 	"github.com/berth-dev/berth/kubelet/server"
@@ -16,6 +18,7 @@ type registries struct {
 	pods         *metrics.Pods
 	relist       *metrics.Relist
 	images       *metrics.Images
+	nodeStart    *metrics.NodeStart
 	requests     *server.RequestMetrics
 }
 
@@ -24,7 +27,8 @@ func newRegistries(deps *Deps) (*registries, error) {
 	r := &registries{
 		main: registry, probes: prometheus.NewRegistry(), pods: metrics.NewPods(registry),
 		relist: metrics.NewRelist(registry, deps.Clock), images: metrics.NewImages(registry),
-		requests: server.NewRequestMetrics(registry, deps.Clock),
+		nodeStart: metrics.NewNodeStart(registry, bootTime(deps.Clock.Now()), deps.Clock.Now()),
+		requests:  server.NewRequestMetrics(registry, deps.Clock),
 	}
 	for _, collector := range deps.Collectors {
 		if err := registry.Register(collector); err != nil {
@@ -33,4 +37,13 @@ func newRegistries(deps *Deps) (*registries, error) {
 	}
 	r.served = append(prometheus.Gatherers{registry}, deps.Gatherers...)
 	return r, nil
+}
+
+// bootTime returns when the machine was booted, zero if the kernel does not say.
+func bootTime(now time.Time) time.Time {
+	var since unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &since); err != nil {
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(since.Nano()))
 }

@@ -57,6 +57,7 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		Client: deps.Client, LeaseClient: deps.LeaseClient, Runtime: runtime.client, Machine: n.machine, Recorder: deps.Recorder,
 		Clock: deps.Clock, OnNode: func(node *corev1.Node) { n.changes.Send(node) }, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		Instance:  deps.Instance,
+		OnStartup: func(s node.Startup) { base.metrics.nodeStart.Observe(s.Attempted, s.Registered, s.Ready) },
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
 		Pressure:  base.pressure.Conditions, Devices: func() (capacity, allocatable corev1.ResourceList) { return n.managers.Devices() },
 	}, newNodeConfig(config)); err != nil {

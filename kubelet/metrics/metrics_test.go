@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,9 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	images.ObservePull(11<<20, time.Second)
 	images.CountRemoved("age")
 	images.CountCheck("credentialMatch")
+	booted := time.Unix(100, 0)
+	NewNodeStart(registry, booted, booted.Add(20*time.Second)).Observe(booted.Add(21*time.Second), booted.Add(24*time.Second), booted.Add(30*time.Second))
+	NewCredentialProviders(registry, "sha256:0").Ran("vault", time.Second, errors.New("no access"))
 	RegisterPullRecords(registry, func() (int, int) { return 1, 2 })
 	requests := server.NewRequestMetrics(registry, clock.RealClock{}).Instrument("readwrite", http.NotFoundHandler())
 	for _, path := range []string{"/pods/", "/made/up"} {
@@ -113,9 +117,18 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_memory_qos_node_memory_min_bytes": {}, "kubelet_memory_qos_node_memory_low_bytes": {},
 		"kubelet_containers_per_pod_count": {}, "kubelet_managed_ephemeral_containers": {}, "kubelet_image_volume_requested_total": {},
 		"kubelet_image_volume_mounted_succeed_total": {}, "kubelet_image_volume_mounted_errors_total": {},
+		"kubelet_node_startup_pre_kubelet_duration_seconds": {}, "kubelet_node_startup_pre_registration_duration_seconds": {},
+		"kubelet_node_startup_registration_duration_seconds": {}, "kubelet_node_startup_post_registration_duration_seconds": {},
+		"kubelet_node_startup_duration_seconds": {}, "kubelet_credential_provider_plugin_errors_total": {"plugin_name"},
+		"kubelet_credential_provider_plugin_duration": {"plugin_name"}, "kubelet_credential_provider_config_info": {"hash"},
 		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))
+	for name, want := range map[string]float64{"pre_kubelet_": 20, "pre_registration_": 1, "registration_": 3, "post_registration_": 6, "": 30} {
+		name = "kubelet_node_startup_" + name + "duration_seconds"
+		at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name })
+		require.Equal(t, want, families[at].Metric[0].GetGauge().GetValue(), name)
+	}
 	var paths []string
 	for _, family := range families {
 		for _, metric := range family.Metric {

@@ -137,9 +137,12 @@ type Deps struct {
 	// Instance, if set, returns what a cloud provider knows of the machine, whose Node is known so far as a name and a
 	// provider ID. It is called before the Node is registered, until it succeeds, and later for changed addresses.
 	Instance func(ctx context.Context, known *corev1.Node) (Instance, error)
-	Recorder record.EventRecorder
-	Clock    clock.Clock
-	Logger   *slog.Logger
+	// OnStartup, if set, is called when a Node has been created, and once more, with the time when it was ready, when its status says
+	// so for the first time. It is not called for a Node that existed. It must not block.
+	OnStartup func(Startup)
+	Recorder  record.EventRecorder
+	Clock     clock.Clock
+	Logger    *slog.Logger
 }
 
 // complete checks the dependencies and sets the defaults of those that are optional.

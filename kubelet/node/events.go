@@ -6,11 +6,12 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// events records the events of the node. It is safe for concurrent use, but for recordReboot.
+// events records the events of the node. It is safe for concurrent use, but for recordReboot and startup.
 type events struct {
 	recorder record.EventRecorder // nil: none are recorded
 	name     string               // of the node
 	rebooted bool                 // the reboot was recorded
+	startup  startup
 }
 
 // Reference returns a reference to the Node as events of its kubelet use it: the name stands for the UID.

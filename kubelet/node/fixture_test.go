@@ -113,6 +113,7 @@ type fixture struct {
 	recorder *record.FakeRecorder
 	pressure []eviction.Condition
 	features []string
+	startups []node.Startup // what OnStartup was called with
 }
 
 // run calls test in a synctest bubble with a running Manager; prepare may change the fixture before.
@@ -130,7 +131,8 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 		require.NoError(t, err)
 		f.Manager, err = node.New(node.Deps{
 			Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder,
-			Pressure: func() []eviction.Condition { return f.pressure },
+			Pressure:  func() []eviction.Condition { return f.pressure },
+			OnStartup: func(s node.Startup) { f.startups = append(f.startups, s) },
 		}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
 			Thresholds: thresholds, DeclaredFeatures: f.features,

@@ -80,7 +80,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	m := &Manager{
 		config:     config,
 		deps:       deps,
-		events:     events{recorder: deps.Recorder, name: config.Name},
+		events:     events{recorder: deps.Recorder, name: config.Name, startup: startup{report: deps.OnStartup}},
 		wake:       wakeup.NewSignal(),
 		registered: make(chan struct{}),
 		changes: changes{

@@ -65,6 +65,46 @@ func TestRegistersReadyAtOnce(t *testing.T) {
 	})
 }
 
+// TestStartupOfANewNode measures the start of a Node whose first creation fails and whose network is not ready at first, and not that of one
+// that exists.
+func TestStartupOfANewNode(t *testing.T) {
+	refused := false
+	run(t, func(f *fixture) {
+		f.runtime.network = false
+		f.client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			handled := !refused
+			refused = true
+			return handled, nil, errors.New("not yet")
+		})
+	}, func(t *testing.T, f *fixture) {
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, f.startups, 1)
+		registered := f.startups[0]
+		require.Positive(t, registered.Registered.Sub(registered.Attempted))
+		require.Zero(t, registered.Ready)
+		f.runtime.set(func(r *fakeRuntime) { r.network = true })
+		f.RuntimeChanged()
+		synctest.Wait()
+		want := registered
+		want.Ready = time.Now()
+		require.Equal(t, []node.Startup{registered, want}, f.startups)
+		f.runtime.set(func(r *fakeRuntime) { r.network = false })
+		f.RuntimeChanged()
+		synctest.Wait()
+		f.runtime.set(func(r *fakeRuntime) { r.network = true })
+		f.RuntimeChanged()
+		synctest.Wait()
+		require.Len(t, f.startups, 2)
+	})
+	run(t, func(f *fixture) {
+		require.NoError(t, f.client.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	}, func(t *testing.T, f *fixture) {
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
+		require.Empty(t, f.startups)
+	})
+}
+
 func TestWritesOnlyChangesAndSlowReports(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		time.Sleep(4 * time.Minute)

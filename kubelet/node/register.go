@@ -57,8 +57,10 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	now := m.deps.Clock.Now()
 	desired := m.initial()
 	desired.Status = buildStatus(&m.config, &desired.Status, m.observer.observed, now)
+	m.events.startup.attempted(now)
 	created, err := m.create(ctx, desired)
 	if err == nil {
+		m.events.startup.registered(&desired.Status, m.deps.Clock.Now())
 		m.reported = now
 		m.noteFeatures(created)
 		m.events.recordTransitions(&corev1.NodeStatus{}, &desired.Status)

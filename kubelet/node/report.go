@@ -57,6 +57,7 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		m.reportConflict(&node.Status, &status)
 	}
 	m.events.recordTransitions(&node.Status, &status)
+	m.events.startup.written(&status, m.deps.Clock.Now())
 	m.setNode(updated)
 	m.volumes.markWritten(gen)
 	return 0, nil

@@ -215,6 +215,7 @@ func TestPrivateImages(t *testing.T) {
 		require.Equal(t, "system:serviceaccount:default:puller", claims.Subject)
 		require.Equal(t, []string{"registry"}, claims.Audience)
 		require.Equal(t, "pull-102", claims.Bound.Pod.Name)
+		a.requireMetrics(t, "kubelet_credential_provider_plugin_duration", "kubelet_credential_provider_config_info", "kubelet_node_startup_duration_seconds")
 	})
 
 	// The next kubelet has all records, and sends no request to the registry.
@@ -252,4 +253,20 @@ func TestPrivateImages(t *testing.T) {
 		return err
 	}, nil))
 	others()
+}
+
+// requireMetrics fails unless each of the kubelet's metrics has a value or a count above 0.
+func (a *testNode) requireMetrics(t *testing.T, names ...string) {
+	t.Helper()
+	families, err := a.kubelet.Metrics().Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			values[family.GetName()] += metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	for _, name := range names {
+		require.Positive(t, values[name], name)
+	}
 }

@@ -1,6 +1,8 @@
 package credentialprovider
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/url"
@@ -24,33 +26,35 @@ const (
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load reads the configuration: a file, or all .json, .yaml and .yml files of a directory in the order of their names.
-// An error names the file and the field.
-func Load(name string) ([]configv1.CredentialProvider, error) {
+// hash is one of all that was read, the same as Kubernetes' kubelet has in its metrics. An error names the file and the field.
+func Load(name string) (providers []configv1.CredentialProvider, hash string, err error) {
 	files, err := configFiles(name)
 	if err != nil {
-		return nil, fmt.Errorf("credential providers: %w", err)
+		return nil, "", fmt.Errorf("credential providers: %w", err)
 	}
-	var all []configv1.CredentialProvider
+	sum := sha256.New() // its Write never fails
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("credential providers: %w", err)
+			return nil, "", fmt.Errorf("credential providers: %w", err)
 		}
+		_, _ = sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data))))
+		_, _ = sum.Write(data)
 		var config configv1.CredentialProviderConfig
 		if err := yaml.UnmarshalStrict(data, &config); err != nil {
-			return nil, fmt.Errorf("credential providers: %s: %w", file, err)
+			return nil, "", fmt.Errorf("credential providers: %s: %w", file, err)
 		}
 		version, ok := strings.CutPrefix(config.APIVersion, configGroup)
 		if config.Kind != configKind || !ok || !slices.Contains(versions, version) {
-			return nil, fmt.Errorf("credential providers: %s: kind %q of %q: want %s of %sv1", file, config.Kind,
+			return nil, "", fmt.Errorf("credential providers: %s: kind %q of %q: want %s of %sv1", file, config.Kind,
 				config.APIVersion, configKind, configGroup)
 		}
-		all = append(all, config.Providers...)
+		providers = append(providers, config.Providers...)
 	}
-	if err := validate(all); err != nil {
-		return nil, fmt.Errorf("credential providers: %s: %w", name, err)
+	if err := validate(providers); err != nil {
+		return nil, "", fmt.Errorf("credential providers: %s: %w", name, err)
 	}
-	return all, nil
+	return providers, fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
 // configFiles returns the configuration files at the path.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,8 @@ type Deps struct {
 	// tokenAttributes.
 	Account func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Token   func(ctx context.Context, pod *corev1.Pod, audience string) (string, error)
+	// OnRun, if set, is called after each run of a provider's program, with why it failed.
+	OnRun func(provider string, took time.Duration, err error)
 	// Clock may be nil.
 	Clock clock.PassiveClock
 }
@@ -49,6 +52,9 @@ func New(deps Deps, config Config) (*Keyring, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.OnRun == nil {
+		deps.OnRun = func(string, time.Duration, error) {}
+	}
 	k := &Keyring{deps: deps}
 	for _, provider := range config.Providers {
 		program := filepath.Join(config.Dir, provider.Name)
@@ -58,7 +64,7 @@ func New(deps Deps, config Config) (*Keyring, error) {
 		if provider.TokenAttributes != nil && (deps.Account == nil || deps.Token == nil) {
 			return nil, fmt.Errorf("credential provider %q: it needs service account tokens, which are not available", provider.Name)
 		}
-		k.providers = append(k.providers, newProvider(provider, program, os.Environ(), deps.Clock))
+		k.providers = append(k.providers, newProvider(provider, program, os.Environ(), &deps))
 	}
 	return k, nil
 }

@@ -47,6 +47,7 @@ type provider struct {
 	program string
 	env     []string
 	clock   clock.PassiveClock
+	onRun   func(provider string, took time.Duration, err error)
 	lock    chan struct{} // has a value while unlocked; guards cache
 	cache   map[string]cacheEntry
 }
@@ -57,10 +58,10 @@ type cacheEntry struct {
 	expires time.Time
 }
 
-func newProvider(config configv1.CredentialProvider, program string, env []string, clock clock.PassiveClock) *provider {
+func newProvider(config configv1.CredentialProvider, program string, env []string, deps *Deps) *provider {
 	p := &provider{
-		config: config, program: program, env: slices.Clone(env), clock: clock, lock: make(chan struct{}, 1),
-		cache: map[string]cacheEntry{},
+		config: config, program: program, env: slices.Clone(env), clock: deps.Clock, onRun: deps.OnRun,
+		lock: make(chan struct{}, 1), cache: map[string]cacheEntry{},
 	}
 	for _, v := range config.Env {
 		p.env = append(p.env, v.Name+"="+v.Value)
@@ -160,10 +161,13 @@ func (p *provider) run(ctx context.Context, req request) (*callv1.CredentialProv
 	stdout, stderr := boundedBuffer{limit: maxResponse}, boundedBuffer{limit: maxStderr}
 	cmd := exec.CommandContext(ctx, p.program, p.config.Args...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.env, bytes.NewReader(input), &stdout, &stderr, killTimeout
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	began := p.clock.Now()
+	err = cmd.Run()
+	if ctx.Err() != nil && err != nil {
+		err = ctx.Err()
+	}
+	p.onRun(p.config.Name, p.clock.Since(began), err)
+	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %q", p.program, err, strings.TrimSpace(stderr.buffer.String()))
 	}
 	return p.parseResponse(&stdout)

@@ -25,6 +25,7 @@ type fixture struct {
 	clock    *clocktesting.FakeClock
 	accounts map[string]*corev1.ServiceAccount
 	tokens   int
+	failed   map[string][]bool // of each provider, whether its runs failed
 	*credentialprovider.Keyring
 }
 
@@ -32,14 +33,15 @@ const header = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderCo
 
 // newFixture writes a configuration, and a program for each name that runs the script. $DIR is the fixture's directory.
 func newFixture(t *testing.T, providers string, programs map[string]string) *fixture {
-	f := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
+	f := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{},
+		failed: map[string][]bool{}}
 	for name, script := range programs {
 		script = "#!/bin/sh\nDIR=" + f.dir + "\necho run >> $DIR/" + name + ".runs\ncat > $DIR/" + name + ".asked\n" + script
 		require.NoError(t, os.WriteFile(filepath.Join(f.dir, name), []byte(script), 0o700))
 	}
 	file := filepath.Join(f.dir, "config.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(header+providers), 0o600))
-	list, err := credentialprovider.Load(file)
+	list, _, err := credentialprovider.Load(file)
 	require.NoError(t, err)
 	f.Keyring, err = credentialprovider.New(credentialprovider.Deps{
 		Account: func(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
@@ -53,6 +55,9 @@ func newFixture(t *testing.T, providers string, programs map[string]string) *fix
 			return "token-of-" + pod.Spec.ServiceAccountName + "-for-" + audience, nil
 		},
 		Clock: f.clock,
+		OnRun: func(provider string, _ time.Duration, err error) {
+			f.failed[provider] = append(f.failed[provider], err != nil)
+		},
 	}, credentialprovider.Config{Providers: list, Dir: f.dir})
 	require.NoError(t, err)
 	return f
@@ -225,6 +230,7 @@ func TestBrokenPrograms(t *testing.T) {
 		require.ErrorContains(t, err, `credential provider "broken"`)
 		require.NotContains(t, err.Error(), "top-secret")
 		require.Equal(t, []string{"u"}, users)
+		require.Equal(t, map[string][]bool{"broken": {strings.Contains(script, "exit 3")}, "good": {false}}, f.failed)
 	}
 }
 
@@ -265,18 +271,18 @@ func TestBadConfigurations(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-		_, err := credentialprovider.Load(file)
+		_, _, err := credentialprovider.Load(file)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, file)
 	}
-	_, err := credentialprovider.Load(filepath.Join(t.TempDir(), "absent"))
+	_, _, err := credentialprovider.Load(filepath.Join(t.TempDir(), "absent"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 // TestDirectory reads all files of a directory and reports a missing program.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
-	_, err := credentialprovider.Load(dir)
+	_, _, err := credentialprovider.Load(dir)
 	require.ErrorContains(t, err, "contains no")
 	for name, content := range map[string]string{
 		"b.yaml": header + one("b", "  matchImages: [x]\n  defaultCacheDuration: 0s\n"), "notes.txt": "nothing",
@@ -285,10 +291,11 @@ func TestDirectory(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	list, err := credentialprovider.Load(dir)
+	list, hash, err := credentialprovider.Load(dir)
 	require.NoError(t, err)
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, "b", list[1].Name)
+	require.Equal(t, "sha256:85c68e5c9872caf7ffbd3c7783c28a36fda8e3dbaf958006d64f4d100f5337e8", hash, "of the length of each file, 8 bytes in network order, and its content")
 	_, err = credentialprovider.New(credentialprovider.Deps{}, credentialprovider.Config{Providers: list, Dir: dir})
 	require.ErrorContains(t, err, `credential provider "a": program `+filepath.Join(dir, "a"))
 }

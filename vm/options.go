@@ -143,8 +143,9 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 	} else {
 		// Emulated AVX is slower than what Go has without it: hashes and searches take two to three times as long.
 		cpu := "max,-avx,-avx2"
-		if o.Threads > 1 {
-			cpu += ",vendor=GenuineIntel" // an emulated AMD processor has no leaf of CPUID for threads
+		if o.Sockets > 1 || o.Threads > 1 {
+			// An emulated AMD processor has no leaf of CPUID for threads and for which CPUs share a cache.
+			cpu += ",vendor=GenuineIntel"
 		}
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
 	}

@@ -36,21 +36,24 @@ type Store interface {
 	Txn(ctx context.Context) clientv3.Txn
 }
 
-// Former returns the path that the data directory had when the cluster ran last; empty if it is the same, or was never recorded.
+// Former returns the path that the data directory had when the cluster ran last; empty if it is the same, or was never recorded. A damaged
+// record is set aside: the path is taken to be the same, as it nearly always is.
 func Former(dataDir string) (string, error) {
 	data, err := atomicfile.Read(filepath.Join(dataDir, fileName))
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the former path of the data directory: %w", err)
-	}
 	former := strings.TrimSuffix(string(data), "\n")
-	if !filepath.IsAbs(former) {
-		return "", fmt.Errorf("%s has no absolute path: write the path that the data directory had when the cluster ran last into it",
-			filepath.Join(dataDir, fileName))
+	if err == nil && !filepath.IsAbs(former) {
+		err = errors.New("it has no absolute path")
 	}
-	if former == filepath.Clean(dataDir) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", nil
+	case atomicfile.IsPassing(err):
+		return "", fmt.Errorf("read the former path of the data directory: %w", err)
+	case err != nil:
+		atomicfile.SetAside(filepath.Join(dataDir, fileName), err, "the data directory is taken to be where it was: if it was moved, write its"+
+			" former path into this file and start again, so that volumes follow it")
+		return "", nil
+	case former == filepath.Clean(dataDir):
 		return "", nil
 	}
 	return former, nil

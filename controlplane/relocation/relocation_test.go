@@ -85,10 +85,32 @@ func TestFormerPathIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(other, dir)
-	if err := os.WriteFile(filepath.Join(other, fileName), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Former(other); err == nil {
-		t.Error("an empty file is no error")
+}
+
+// TestDamagedRecordIsSetAside expects the path to be taken for the same, and recorded again.
+func TestDamagedRecordIsSetAside(t *testing.T) {
+	for way, damage := range map[string]func(path string) error{
+		"empty":           func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"foreign":         func(path string) error { return os.WriteFile(path, []byte("nothing of that kind"), 0o600) },
+		"directory":       func(path string) error { return os.Mkdir(path, 0o700) },
+		"link to nothing": func(path string) error { return os.Symlink("/nowhere", path) },
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, fileName)
+		if err := damage(path); err != nil {
+			t.Fatal(err)
+		}
+		if former, err := Former(dir); err != nil || former != "" {
+			t.Errorf("%s: former path %q, %v", way, former, err)
+		}
+		if _, err := os.Lstat(path + ".damaged"); err != nil {
+			t.Errorf("%s: it is not kept: %v", way, err)
+		}
+		if err := Record(dir); err != nil {
+			t.Errorf("%s: %v", way, err)
+		}
+		if data, err := os.ReadFile(path); err != nil || string(data) != dir+"\n" {
+			t.Errorf("%s: recorded %q, %v", way, data, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -359,15 +360,15 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, content)
 
-	none, err := testBuilder().EnsureHostsFile(pod, dir, "/etc/hosts", nil)
+	none, err := testBuilder().EnsureHostsFile(slog.New(slog.DiscardHandler), pod, dir, "/etc/hosts", nil)
 	require.NoError(t, err)
 	require.Empty(t, none, "no address yet")
-	hosts, err := testBuilder().EnsureHostsFile(pod, dir, "/etc/hosts", []string{"10.0.0.1"})
+	hosts, err := testBuilder().EnsureHostsFile(slog.New(slog.DiscardHandler), pod, dir, "/etc/hosts", []string{"10.0.0.1"})
 	require.NoError(t, err)
 	before, err := os.Stat(hosts)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o644), before.Mode())
-	_, err = testBuilder().EnsureHostsFile(pod, dir, "/etc/hosts", []string{"10.0.0.2"})
+	_, err = testBuilder().EnsureHostsFile(slog.New(slog.DiscardHandler), pod, dir, "/etc/hosts", []string{"10.0.0.2"})
 	require.NoError(t, err)
 	after, err := os.Stat(hosts)
 	require.NoError(t, err)

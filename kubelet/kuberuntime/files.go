@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -63,14 +64,14 @@ func RemoveUnusedLog(c *container.ContainerStatus) error {
 
 // EnsureHostsFile writes the Pod's hosts file below its directory and returns its path, or "" for a Pod that has no
 // address yet. nodeHosts is the node's own file, for a Pod on the host's network.
-func (b *Builder) EnsureHostsFile(pod *corev1.Pod, podDir, nodeHosts string, podIPs []string) (string, error) {
+func (b *Builder) EnsureHostsFile(logger *slog.Logger, pod *corev1.Pod, podDir, nodeHosts string, podIPs []string) (string, error) {
 	path := filepath.Join(podDir, "etc-hosts")
 	if pod.Spec.HostNetwork {
 		content, err := os.ReadFile(nodeHosts)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return "", fmt.Errorf("read the node's hosts file %q: %w", nodeHosts, err)
 		}
-		return path, network.WriteHosts(path, network.HostNetworkHostsFile(pod, content))
+		return path, network.WriteHosts(logger, path, network.HostNetworkHostsFile(pod, content))
 	}
 	if len(podIPs) == 0 {
 		return "", nil
@@ -79,5 +80,5 @@ func (b *Builder) EnsureHostsFile(pod *corev1.Pod, podDir, nodeHosts string, pod
 	if err != nil {
 		return "", err
 	}
-	return path, network.WriteHosts(path, network.HostsFile(pod, podIPs, hostname, domain))
+	return path, network.WriteHosts(logger, path, network.HostsFile(pod, podIPs, hostname, domain))
 }

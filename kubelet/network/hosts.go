@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/statefile"
 )
 
@@ -67,8 +67,8 @@ func writeAliases(b *bytes.Buffer, aliases []corev1.HostAlias) {
 
 // WriteHosts writes a Pod's hosts file with mode 0644, whatever the umask. It writes in place and only if the content
 // differs: running containers have this very file mounted, so it must not be replaced. They may write to it, so of what is there no
-// more is read than the content has bytes. What is no file is set aside.
-func WriteHosts(path string, content []byte) error {
+// more is read than the content has bytes. What is no file is set aside, which is logged.
+func WriteHosts(logger *slog.Logger, path string, content []byte) error {
 	info, infoErr := os.Lstat(path)
 	if infoErr == nil && info.Mode() == hostsMode {
 		if old, err := statefile.Read(path, int64(len(content))); err == nil && bytes.Equal(old, content) {
@@ -79,9 +79,8 @@ func WriteHosts(path string, content []byte) error {
 		return fmt.Errorf("make directory of hosts file %q: %w", path, err)
 	}
 	if infoErr == nil && !info.Mode().IsRegular() {
-		if _, err := atomicfile.SetAside(path); err != nil {
-			return fmt.Errorf("set aside what is at the path of hosts file %q: %w", path, err)
-		}
+		statefile.SetAside(logger, path, fmt.Errorf("%w (%s)", statefile.ErrDamaged, info.Mode().Type()),
+			"the hosts file of a Pod is written again, without what its containers have added")
 	}
 	if err := overwrite(path, content); err != nil {
 		return fmt.Errorf("write hosts file %q: %w", path, err)

@@ -1,9 +1,12 @@
 package network
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,15 +20,19 @@ func TestHostsFileThatAContainerHasChanged(t *testing.T) {
 	want := []byte("127.0.0.1\tlocalhost\n")
 	corrupt.Each(t, func(t *testing.T) string {
 		path := filepath.Join(t.TempDir(), "pod", "etc-hosts")
-		require.NoError(t, WriteHosts(path, want))
+		require.NoError(t, WriteHosts(slog.New(slog.DiscardHandler), path, want))
 		return path
 	}, func(t *testing.T, way, path string) {
 		before, err := os.Stat(path)
 		var begin, end runtime.MemStats
 		runtime.ReadMemStats(&begin)
-		require.NoError(t, WriteHosts(path, want))
+		var log bytes.Buffer
+		require.NoError(t, WriteHosts(slog.New(slog.NewTextHandler(&log, nil)), path, want))
 		runtime.ReadMemStats(&end)
 		require.Less(t, end.TotalAlloc-begin.TotalAlloc, uint64(1<<20))
+		kept, globErr := filepath.Glob(path + ".damaged*")
+		require.NoError(t, globErr)
+		require.Equal(t, len(kept), strings.Count(log.String(), "set aside a damaged state file"), log.String())
 		got, readErr := os.ReadFile(path)
 		require.NoError(t, readErr)
 		require.Equal(t, want, got)

@@ -263,7 +263,7 @@ func (h *Helper) Container(ctx context.Context, req podworker.ContainerRequest) 
 	if err := kuberuntime.EnsureLogDir(h.config.PodLogsDir, pod, c.Name); err != nil {
 		return nil, err
 	}
-	hosts, err := builder.EnsureHostsFile(pod, podDir, h.config.HostsFile, req.PodIPs)
+	hosts, err := builder.EnsureHostsFile(h.deps.Logger, pod, podDir, h.config.HostsFile, req.PodIPs)
 	if err != nil {
 		return nil, err
 	}

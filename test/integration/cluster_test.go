@@ -140,15 +140,21 @@ func (c *cluster) launch(extra ...string) {
 // stop sends SIGINT, as Ctrl-C does, and waits for the orderly end.
 func (c *cluster) stop() {
 	c.t.Helper()
+	require.NoError(c.t, c.interrupt(), "berth up must end with 0 after Ctrl-C; it printed:\n%s", c.out)
+}
+
+// interrupt is stop for a cluster that may end with an error, which it returns.
+func (c *cluster) interrupt() (ended error) {
+	c.t.Helper()
 	c.noteLinks()
 	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended already, which the wait below reports
 	select {
-	case err := <-c.ended:
-		require.NoError(c.t, err, "berth up must end with 0 after Ctrl-C; it printed:\n%s", c.out)
+	case ended = <-c.ended:
 	case <-time.After(waitTimeout):
 		c.t.Fatalf("berth up does not stop; it printed:\n%s", c.out)
 	}
 	c.cmd = nil
+	return ended
 }
 
 // killAll ends every process of the cluster with SIGKILL: berth, its children, and the shims with their containers.

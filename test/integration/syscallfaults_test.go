@@ -94,7 +94,7 @@ func (r *faultyRun) once(t *testing.T, in *faulttest.Injector) (string, error) {
 // startStep thins out the faults of TestSystemCallsOfAStartMayFail, of which each takes ten seconds.
 var startStep = flag.Int("start-fault-step", 0, "inject one of so many faults into the first start of a cluster; 0: none (make syscall-faults)")
 
-// TestSystemCallsOfAStartMayFail makes a new cluster while a system call on its own files fails, one in each run. It starts or says why not;
+// TestSystemCallsOfAStartMayFail makes a new cluster while a system call on its own files fails, one in each run. It starts and stops, or says why not;
 // then the next start succeeds, in the same directory, and what was acknowledged is there after another one.
 func TestSystemCallsOfAStartMayFail(t *testing.T) {
 	if *startStep == 0 {
@@ -121,7 +121,12 @@ func TestSystemCallsOfAStartMayFail(t *testing.T) {
 			c.up("--unsafe-no-fsync")
 		}
 		c.mustRun("kubectl", "create", "secret", "generic", "kept", "--from-literal=value=kept")
-		c.stop()
+		if err := c.interrupt(); err != nil { // the fault came as late as that
+			require.NotEmpty(t, in.Injected(), "%v: %s", err, c.out)
+			require.Contains(t, c.out.String(), "\nberth: ", "it says why it does not end with 0, after %s", in.Injected())
+			t.Logf("%s: %s", in.Injected(), c.out)
+			failed = true
+		}
 		c.up("--unsafe-no-fsync")
 		require.Equal(t, "kept", c.mustRun("kubectl", "get", "secret", "kept", "-o", "go-template={{.data.value | base64decode}}"), in.Injected())
 		c.stop()

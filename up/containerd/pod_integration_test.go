@@ -181,3 +181,22 @@ func TestProbeWithoutContainerd(t *testing.T) {
 	defer cancel()
 	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last error")
 }
+
+// TestContainerdThatCannotRunPodsExits has something else in the place of a database that is made at each start: containerd exits, as its service
+// for the kubelet needs it, and does not listen without that service.
+func TestContainerdThatCannotRunPodsExits(t *testing.T) {
+	n := newFixture(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(n.RunDir, "containerd", "io.containerd.mount-manager.v1.bolt", "mounts.db"), 0o700))
+	n.launch(t)
+	ended := make(chan error, 1)
+	go func() { ended <- n.daemon.Wait() }()
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(waitTimeout):
+		require.Fail(t, "containerd runs without its CRI service")
+	}
+	log, err := os.ReadFile(n.log.Name())
+	require.NoError(t, err)
+	require.Contains(t, string(log), "load required plugin io.containerd.grpc.v1.cri")
+}

@@ -52,6 +52,12 @@ state = {{q .State}}
 oom_score = 0
 # No file outside the cluster's directories has a say.
 imports = []
+# Without these it is of no use: it exits, and is started again, if a file of one of them cannot be written for a moment.
+required_plugins = [
+  "io.containerd.grpc.v1.cri",
+  "io.containerd.server.v1.grpc",
+  "io.containerd.server.v1.ttrpc",
+]
 # What a node does not use: less to start, no timers, no directory in /opt, no socket of other clusters' plugins.
 disabled_plugins = [
   "io.containerd.internal.v1.opt",

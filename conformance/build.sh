@@ -40,7 +40,8 @@ program sampledeviceplugin $images/sample-device-plugin ""
 program regression-issue-74839 $images/regression-issue-74839 ""
 program resource-consumer $images/resource-consumer ""
 program consume-cpu $images/resource-consumer/consume-cpu ""
-program sh ./cmd/sh ""
+# shellcheck disable=SC2086 # CC may be a command with arguments.
+${CC:-cc} -O2 -Wall -Wextra -Werror -static -s -o "$out/programs/sh" sh/sh.c
 program nmeter ./cmd/nmeter ""
 program sample-apiserver k8s.io/sample-apiserver ""
 program etcd go.etcd.io/etcd/server/v3 ""

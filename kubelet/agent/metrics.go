@@ -23,11 +23,11 @@ type registries struct {
 }
 
 func newRegistries(deps *Deps) (*registries, error) {
-	registry := prometheus.NewRegistry()
+	registry, now := prometheus.NewRegistry(), deps.Clock.Now()
 	r := &registries{
 		main: registry, probes: prometheus.NewRegistry(), pods: metrics.NewPods(registry),
 		relist: metrics.NewRelist(registry, deps.Clock), images: metrics.NewImages(registry),
-		nodeStart: metrics.NewNodeStart(registry, bootTime(deps.Clock.Now()), deps.Clock.Now()),
+		nodeStart: metrics.NewNodeStart(registry, bootTime(now), now),
 		requests:  server.NewRequestMetrics(registry, deps.Clock),
 	}
 	for _, collector := range deps.Collectors {

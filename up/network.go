@@ -125,13 +125,10 @@ func (l Layout) removeBridge() error {
 	return nil
 }
 
-// portOwner names the process that listens on the port of the network "tcp" or "udp", if /proc shows it. It looks more than once: the
-// kernel's table may lack a socket while others come and go.
+// portOwner names the process that listens on the port of the network "tcp" or "udp", if /proc shows it.
 func portOwner(network string, port uint16) string {
-	for range 3 {
-		if owner := ownerOf(socketsOn(network, port)); owner != "" {
-			return owner
-		}
+	if owner := ownerOf(socketsOn(network, port)); owner != "" {
+		return owner
 	}
 	return "another process (port " + strconv.Itoa(int(port)) + ")"
 }

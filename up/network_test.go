@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strconv"
 	"testing"
 
@@ -12,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/testnet"
 )
 
 func TestPortInUseNamesTheProcess(t *testing.T) {
@@ -54,16 +55,7 @@ func TestConflictsSayWhatToDo(t *testing.T) {
 
 // The route to Services serves a machine without a default route, and gives way to any other route.
 func TestServicesAreRoutedWhereNoOtherRouteIs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the thread, whose network namespace this is, ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); !assert.NoError(t, err) {
-			return
-		}
+	testnet.InNew(t, func() {
 		services, gateway := netip.MustParsePrefix("10.86.0.0/16"), netip.MustParseAddr("10.85.0.1")
 		bridge := addBridge(t, "pods", "10.85.0.1/24")
 		routed := func() (link int, from string, err error) {
@@ -88,8 +80,7 @@ func TestServicesAreRoutedWhereNoOtherRouteIs(t *testing.T) {
 		link, _, err = routed()
 		assert.NoError(t, err)
 		assert.Equal(t, uplink.Attrs().Index, link)
-	}()
-	<-done
+	})
 }
 
 // addBridge adds a bridge that is up.

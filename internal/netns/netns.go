@@ -2,6 +2,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -19,26 +20,34 @@ func Do(file string, do func() error) error {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer namespace.Close()
+	return OnThread(file, func() error {
+		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return do()
+	})
+}
+
+// OnThread calls a function on a thread that ends with it, so that the function may change the thread's network namespace: no other goroutine runs
+// there. object is what a panic of the function names. The function must not start goroutines that need the namespace.
+func OnThread(object string, do func() error) error {
 	done := make(chan error, 1)
-	go func() { run(int(namespace.Fd()), func() error { return contain.Do("netns.Do", file, do) }, done) }()
+	go func() { run(func() error { return contain.Do("netns.OnThread", object, do) }, done) }()
 	return <-done
 }
 
-// run calls the function on a thread that ends with this goroutine, which never unlocks it, so that no other goroutine runs in
-// the namespace.
-func run(namespace int, do func() error, done chan<- error) {
+// run calls the function on a thread that ends with this goroutine, which never unlocks it.
+func run(do func() error, done chan<- error) {
 	runtime.LockOSThread()
+	err := errors.New("the function ended its goroutine")
+	defer func() { done <- err }()
 	// The main thread cannot end, and its namespace is the one that /proc shows as the process's.
 	if unix.Gettid() == unix.Getpid() {
 		defer runtime.UnlockOSThread()
 		inner := make(chan error, 1)
-		go func() { run(namespace, func() error { return contain.Do("netns.run", "", do) }, inner) }() // on another thread, while this one is locked
-		done <- <-inner
+		go func() { run(func() error { return contain.Do("netns.run", "", do) }, inner) }() // on another thread, while this one is locked
+		err = <-inner
 		return
 	}
-	if err := unix.Setns(namespace, unix.CLONE_NEWNET); err != nil {
-		done <- fmt.Errorf("enter network namespace: %w", err)
-		return
-	}
-	done <- do()
+	err = do()
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/netns"
 )
 
 // Size is how many networks a test is given at once.
@@ -99,4 +101,22 @@ func networksInUse() ([]netip.Prefix, error) {
 		}
 	}
 	return networks, nil
+}
+
+// InNew calls a function in a new network namespace, in which nothing is but a loopback interface that is down; it needs root. Programs that
+// the function starts run there, too, but not its goroutines.
+func InNew(t testing.TB, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace needs root: run the tests as root")
+	}
+	if err := netns.OnThread(t.Name(), func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		do()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/netns"
 	"github.com/berth-dev/berth/internal/rtnetlink"
 )
 
@@ -54,7 +54,7 @@ func newFixture(t *testing.T, gate chan struct{}) *fixture {
 	}
 	ready, done := make(chan error, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { done <- f.run(ctx, ready) }()
+	go func() { done <- netns.OnThread(t.Name(), func() error { return f.run(ctx, ready) }) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
@@ -64,9 +64,8 @@ func newFixture(t *testing.T, gate chan struct{}) *fixture {
 	return f
 }
 
-// run creates the namespace and runs the Watcher in it. Its thread ends with it.
+// run creates the namespace, on a thread that ends with it, and runs the Watcher in it.
 func (f *fixture) run(ctx context.Context, ready chan<- error) error {
-	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	if err == nil {
 		f.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)

@@ -3,9 +3,7 @@ package addressfilter
 import (
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/testnet"
 )
 
 const podCard = "02:00:00:00:00:05"
@@ -26,26 +26,14 @@ type machine struct {
 // onMachine runs a test in a network namespace of its own.
 func onMachine(t *testing.T, do func(*machine)) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
 	}
-	done := make(chan struct{})
-	var err error
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the thread ends with the goroutine
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return
-		}
+	testnet.InNew(t, func() {
 		m := &machine{t: t}
 		defer m.startPod()()
 		do(m)
-	}()
-	<-done
-	require.NoError(t, err)
+	})
 }
 
 // run runs a command of the machine; it reports whether it succeeds.

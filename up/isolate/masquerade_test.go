@@ -2,34 +2,14 @@ package isolate
 
 import (
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-)
 
-// inNewNetwork calls a function in a network namespace of its own. Programs that it starts run there, too.
-func inNewNetwork(t *testing.T, do func()) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	done := make(chan struct{})
-	var err error
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the thread ends with the goroutine
-		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
-			do()
-		}
-	}()
-	<-done
-	require.NoError(t, err)
-}
+	"github.com/berth-dev/berth/internal/testnet"
+)
 
 // TestRulesEndWithTheirSocket checks the rules as nft lists them.
 func TestRulesEndWithTheirSocket(t *testing.T) {
@@ -41,7 +21,7 @@ func TestRulesEndWithTheirSocket(t *testing.T) {
 	var rules, left []byte
 	var m *masquerade
 	var listErr error
-	inNewNetwork(t, func() {
+	testnet.InNew(t, func() {
 		if m, err = newMasquerade("berth01234567", inside); err != nil {
 			return
 		}
@@ -64,7 +44,7 @@ func TestRulesOfIPv6(t *testing.T) {
 		t.Skip("needs nft: ", err)
 	}
 	var rules []byte
-	inNewNetwork(t, func() {
+	testnet.InNew(t, func() {
 		var m *masquerade
 		if m, err = newMasquerade("berth01234567", netip.MustParseAddr("fd62:6572:7468::c612:2")); err != nil {
 			return
@@ -83,7 +63,7 @@ func TestRulesOfAKernelWithoutOwners(t *testing.T) {
 		t.Skip("needs nft: ", err)
 	}
 	var rules []byte
-	inNewNetwork(t, func() {
+	testnet.InNew(t, func() {
 		for range 2 { // the first is left by a run that was killed
 			var m *masquerade
 			if m, err = createMasquerade("berth01234567", netip.MustParseAddr("198.18.0.2"), false); err != nil {

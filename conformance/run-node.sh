@@ -28,7 +28,7 @@ bin=${BIN:-$here/../bin}
 kubelet=${KUBELET:-berth} where=machine
 [ -n "${NATIVE:-}" ] && { where=native; set -- --native "$@"; }
 [ -n "${NUMA:-}" ] && { where=numa; set -- --cpus 8 --sockets 2 --numa 2 "$@"; }
-[ -n "${SMT:-}" ] && { where=smt; set -- --cpus 8 --sockets 2 --threads 2 --numa 2 "$@"; }
+[ -n "${SMT:-}" ] && { where=smt; set -- --cpus 16 --sockets 2 --threads 2 --numa 2 "$@"; }
 [ -n "${SWAP:-}" ] && { where=swap; set -- --swap "$@"; }
 [ -n "${QUOTA:-}" ] && { where=quota; set -- --quota "$@"; }
 "$here/build.sh" "$bin" node

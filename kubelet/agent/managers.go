@@ -10,9 +10,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/resources/podresources"
 )
@@ -77,7 +79,7 @@ func checkReservedMemory(reserved corev1.ResourceList, config *resources.Config)
 // startManagers serves device plugins and the podresources socket, and takes back what Pods have that ended while no kubelet ran.
 func (p *podComponents) startManagers(config *Config, managers *resources.Manager) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		pods := p.workers.ActivePods
+		pods := func() []*corev1.Pod { return withoutEnded(p.workers.ActivePods(), p.mirrors.Get) }
 		if config.Pods.ListEnded {
 			pods = p.workers.Pods
 		}
@@ -98,4 +100,13 @@ func (p *podComponents) startManagers(config *Config, managers *resources.Manage
 		}))
 		return group.Wait()
 	}
+}
+
+// withoutEnded omits the Pods whose status says that they have ended. What they had is returned a moment later, once their sandboxes
+// have stopped; who reads the status expects it to be free.
+func withoutEnded(pods []*corev1.Pod, statusOf func(uid types.UID) (corev1.PodStatus, bool)) []*corev1.Pod {
+	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		status, known := statusOf(pod.UID)
+		return known && podutil.IsTerminal(&status)
+	})
 }

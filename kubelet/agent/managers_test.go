@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/node"
@@ -40,4 +42,19 @@ func TestReservedMemoryIsThatOfTheNode(t *testing.T) {
 		}
 		require.ErrorContains(t, err, want)
 	}
+}
+
+func TestPodsThatHaveEndedHaveNothing(t *testing.T) {
+	phases := map[types.UID]corev1.PodPhase{"runs": corev1.PodRunning, "succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed}
+	var pods []*corev1.Pod
+	for _, uid := range []types.UID{"new", "runs", "succeeded", "failed"} {
+		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+	}
+	have := withoutEnded(pods, func(uid types.UID) (corev1.PodStatus, bool) {
+		phase, known := phases[uid]
+		return corev1.PodStatus{Phase: phase}, known
+	})
+	require.Len(t, have, 2)
+	require.Equal(t, types.UID("new"), have[0].UID)
+	require.Equal(t, types.UID("runs"), have[1].UID)
 }

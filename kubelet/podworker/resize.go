@@ -280,13 +280,16 @@ func (w *worker) actuated(ctx context.Context, step *actuation, err error) {
 	if r.cgroup == cgroupCurrent {
 		w.m.deps.Allocations.ActuatePod(step.pod)
 	}
+	if err != nil && ctx.Err() != nil {
+		return // the Pod ends; the step was canceled
+	}
 	if err != nil {
 		w.recordResizeResult(false)
 		if message := errorMessage(err); message != r.lastErr {
 			r.lastErr = message
 			w.eventWarning("", "ResizeError", "Pod resize error: %s", message)
 		}
-		w.failStep(ctx, opResize, err)
+		w.recordFailure(opResize, err)
 		return
 	}
 	r.lastErr = ""

@@ -103,3 +103,19 @@ func TestUsageIsReadForLowerLimitsOnly(t *testing.T) {
 	f.waitFor("lowered", func() bool { f.clock.Step(time.Second); return f.runtime.Calls("UpdateContainerResources") == 2 })
 	f.waitStatus(p.UID, "lowered", resizedTo(3, "20m"))
 }
+
+// TestEndOfAPodIsNoErrorOfItsResize deletes a Pod whose memory is being measured for a resize.
+func TestEndOfAPodIsNoErrorOfItsResize(t *testing.T) {
+	f := newFixture(t)
+	p := sized("20m", "60Mi")
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	release := f.runtime.Block("PodSandboxStats")
+	defer release()
+	p = resized(p, "20m", "50Mi")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitFor("it is resized", func() bool { return f.runtime.Calls("PodSandboxStats") > 0 })
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	f.waitFor("it stops", func() bool { return f.runtime.Calls("StopContainer") > 0 })
+	require.Empty(t, f.recorder.fields("ResizeError"))
+}

@@ -24,16 +24,16 @@ const (
 // AddPodSyncLoopHandler adds a handler, which is called from now on.
 func (k *Kubelet) AddPodSyncLoopHandler(handler lifecycle.PodSyncLoopHandler) {
 	k.handlersMu.Lock()
+	defer k.handlersMu.Unlock()
 	k.PodSyncLoopHandlers.AddPodSyncLoopHandler(handler)
-	k.handlersMu.Unlock()
 	k.handlersChanged.Notify()
 }
 
 // AddPodSyncHandler adds a handler, which is called from now on.
 func (k *Kubelet) AddPodSyncHandler(handler lifecycle.PodSyncHandler) {
 	k.handlersMu.Lock()
+	defer k.handlersMu.Unlock()
 	k.PodSyncHandlers.AddPodSyncHandler(handler)
-	k.handlersMu.Unlock()
 	k.handlersChanged.Notify()
 }
 

@@ -36,8 +36,8 @@ func newInbox() *inbox { return &inbox{wake: wakeup.NewSignal()} }
 
 func (i *inbox) update(f func(*batch)) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	f(&i.batch)
-	i.mu.Unlock()
 	i.wake.Notify()
 }
 

@@ -132,10 +132,9 @@ func (s *Store) flush() {
 // change modifies the state, and makes Start write it.
 func (s *Store) change(do func()) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	do()
-	changed := s.allocated.changed || s.actuated.changed
-	s.mu.Unlock()
-	if changed {
+	if s.allocated.changed || s.actuated.changed {
 		s.dirty.Notify()
 	}
 }

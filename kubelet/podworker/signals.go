@@ -94,8 +94,8 @@ func (s *Signals) Ping() <-chan struct{} {
 
 func (s *Signals) add(change func(b *signalBatch)) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	change(&s.signals)
-	s.mu.Unlock()
 	s.pending.Notify()
 }
 

@@ -7,7 +7,7 @@
 #   RUNTIME   the runtime of all Pods: runc (by containerd's own shim) or berth (default runc)
 #   NATIVE    if set, run in namespaces of this machine instead of a virtual machine: much faster, without systemd
 #   NUMA      if set, the virtual machine has 8 CPUs on 2 sockets, each a NUMA node, for the specs of CPUs, memory and topology
-#   SMT       the same with two threads a core, for the specs about whole cores
+#   SMT       the same with 16 CPUs, two threads a core, for the specs about whole cores
 #   SWAP      if set, the virtual machine has swap
 #   QUOTA     if set, the virtual machine's kubelet has a file system with project quotas
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list

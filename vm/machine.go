@@ -123,8 +123,37 @@ func (m *Machine) SaveRoot(ctx context.Context, path string) error {
 	return os.Rename(part, path)
 }
 
+// An emulated machine may hang while it boots: qemu 7.2 with thread=multi can lose the kernel's change of an instruction that several
+// CPUs run at that moment, and these trap for ever. It is booted again then.
+const (
+	bootLimit    = 4 * time.Minute // a busy host of two CPUs boots eight in one
+	bootAttempts = 3
+)
+
+var errHung = fmt.Errorf("it was not ready after %v", bootLimit)
+
 // Boot starts a machine that is stopped, with the disks that it has, and waits until commands can be run in it.
 func (m *Machine) Boot(ctx context.Context) error {
+	began := time.Now()
+	err := m.bootOnce(ctx)
+	for attempt := 1; attempt < bootAttempts && errors.Is(err, errHung); attempt++ {
+		m.logger.Warn("virtual machine hangs; booting it again", "after", bootLimit, "console", m.files.console)
+		err = m.bootOnce(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	for i, share := range m.options.Shares {
+		script := fmt.Sprintf("mkdir -p %[1]s && mount -o ro %[2]s %[1]s", quote(share.Path), shareDisk(i))
+		if err := m.mustRun(ctx, script); err != nil {
+			return errors.Join(fmt.Errorf("mount %s: %w", share.Path, err), m.PowerCut())
+		}
+	}
+	m.logger.Info("virtual machine is ready", "accelerator", m.accelerator, "after", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+func (m *Machine) bootOnce(ctx context.Context) error {
 	// The socket is there before qemu is, so that the machine's report cannot be missed.
 	if err := os.Remove(m.files.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -137,7 +166,6 @@ func (m *Machine) Boot(ctx context.Context) error {
 	if m.sshPort, err = freePort(); err != nil {
 		return err
 	}
-	began := time.Now()
 	var tsc uint64
 	if m.accelerator != accelKVM {
 		tsc = tscKHz()
@@ -149,18 +177,13 @@ func (m *Machine) Boot(ctx context.Context) error {
 	if err := m.waitReady(ctx, listener); err != nil {
 		return errors.Join(err, m.PowerCut())
 	}
-	for i, share := range m.options.Shares {
-		script := fmt.Sprintf("mkdir -p %[1]s && mount -o ro %[2]s %[1]s", quote(share.Path), shareDisk(i))
-		if err := m.mustRun(ctx, script); err != nil {
-			return errors.Join(fmt.Errorf("mount %s: %w", share.Path, err), m.PowerCut())
-		}
-	}
-	m.logger.Info("virtual machine is ready", "accelerator", m.accelerator, "after", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
 // waitReady waits for the line that the machine's last unit writes.
 func (m *Machine) waitReady(ctx context.Context, listener net.Listener) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, bootLimit, errHung)
+	defer cancel()
 	ready := make(chan error, 1)
 	go func() {
 		conn, err := listener.Accept()

@@ -38,7 +38,7 @@ func TestHealthOfVolumes(t *testing.T) {
 	require.Len(t, mounts, 1)
 	trigger := fmt.Sprintf("/sys/fs/ext4/loop%d/trigger_fs_error", mounts[0].Minor)
 	require.NoError(t, os.WriteFile(trigger, []byte("made by a test"), 0))
-	// The kernel counts the error in the superblock, which is what it tells, in a work queue.
+	// The kernel adds the error to its count in a work queue.
 	require.Eventually(t, func() bool { return slices.Contains(healthOf(bad), "DATA_LOSS FilesystemErrors") }, time.Minute, time.Millisecond)
 	require.Empty(t, healthOf(lost))
 

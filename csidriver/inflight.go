@@ -69,30 +69,32 @@ func run[T any](ctx context.Context, w *inflight, ids []string, job func(context
 	}
 }
 
+// tryAcquire acquires all ids, or returns a channel that is closed when one of them is free again.
+func (w *inflight) tryAcquire(ids []string) (own context.Context, wait <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx == nil || w.ctx.Err() != nil {
+		return nil, nil, status.Error(codes.Unavailable, "the driver is not running")
+	}
+	for _, id := range ids {
+		if busy := w.busy[id]; busy != nil {
+			return nil, busy, nil
+		}
+	}
+	for _, id := range ids {
+		w.busy[id] = make(chan struct{})
+	}
+	w.running.Add(1)
+	return w.ctx, nil, nil
+}
+
 // acquire acquires all ids at once, so that operations cannot deadlock.
 func (w *inflight) acquire(ctx context.Context, ids []string) (context.Context, error) {
 	for {
-		w.mu.Lock()
-		if w.ctx == nil || w.ctx.Err() != nil {
-			w.mu.Unlock()
-			return nil, status.Error(codes.Unavailable, "the driver is not running")
-		}
-		var wait chan struct{}
-		for _, id := range ids {
-			if wait = w.busy[id]; wait != nil {
-				break
-			}
-		}
+		own, wait, err := w.tryAcquire(ids)
 		if wait == nil {
-			for _, id := range ids {
-				w.busy[id] = make(chan struct{})
-			}
-			w.running.Add(1)
-			own := w.ctx
-			w.mu.Unlock()
-			return own, nil
+			return own, err
 		}
-		w.mu.Unlock()
 		select {
 		case <-wait:
 		case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,34 +38,33 @@ var notNode = []string{
 // package contain, or guard in the shim: a panic there would end the process.
 func TestEveryGoroutineContainsPanics(t *testing.T) {
 	roots := 0
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel := strings.TrimPrefix(filepath.ToSlash(path), "../")
-		if entry.IsDir() {
-			for _, dir := range notNode {
-				if rel == dir {
-					return filepath.SkipDir
-				}
-			}
-			if strings.HasPrefix(entry.Name(), ".") && path != ".." || uncontained[rel] != "" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || uncontained[rel] != "" {
-			return nil
-		}
+	walkNodeSources(t, func(path string) {
 		found, problems := checkRoots(t, path, nil)
 		roots += found
 		for _, problem := range problems {
 			t.Errorf("%s: begin it with contain.Do, Func, Guard, Loop or Recover", problem)
 		}
+	})
+	require.Greater(t, roots, 100, "the test finds too few goroutines")
+}
+
+// walkNodeSources calls fn with the path of each source file of the programs of a node in which a panic has to be contained.
+func walkNodeSources(t *testing.T, fn func(path string)) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		switch {
+		case entry.IsDir() && (slices.Contains(notNode, rel) || strings.HasPrefix(entry.Name(), ".") && path != ".." || uncontained[rel] != ""):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && uncontained[rel] == "":
+			fn(path)
+		}
 		return nil
 	})
 	require.NoError(t, err)
-	require.Greater(t, roots, 100, "the test finds too few goroutines")
 }
 
 // TestCheckRoots covers each form.

@@ -143,14 +143,20 @@ func (sh *shard) count(size *Size) {
 	}
 	for i := range *t {
 		if e := (*t)[i].entry.Load(); e != nil {
-			e.mu.Lock()
-			if e.snapshotPtr.Load() != nil {
-				creations, deletions := e.count()
-				size.Keys++
-				size.Creations += creations
-				size.Deletions += deletions
-			}
-			e.mu.Unlock()
+			e.addTo(size)
 		}
 	}
+}
+
+// addTo adds the entry to the size, unless its key is unknown.
+func (e *entry) addTo(size *Size) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.snapshotPtr.Load() == nil {
+		return
+	}
+	creations, deletions := e.count()
+	size.Keys++
+	size.Creations += creations
+	size.Deletions += deletions
 }

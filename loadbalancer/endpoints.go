@@ -78,16 +78,22 @@ func (e *endpoints) Run(ctx context.Context, enqueuer controller.Enqueuer[reconc
 	})
 }
 
+// listed reports whether the endpoints are known; if not, the Service is reconciled when they are.
+func (e *endpoints) listed(service reconcile.Request) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.synced {
+		e.waiting[service] = true
+	}
+	return e.synced
+}
+
 // nodesOf returns the nodes that have a ready endpoint of the Service, or errNoEndpointsYet.
 func (e *endpoints) nodesOf(service *corev1.Service) (map[string]bool, error) {
 	e.once.Do(func() { close(e.needed) })
-	e.mu.Lock()
-	if !e.synced {
-		e.waiting[controller.RequestFor(service)] = true
-		e.mu.Unlock()
+	if !e.listed(controller.RequestFor(service)) {
 		return nil, errNoEndpointsYet
 	}
-	e.mu.Unlock()
 	nodes := make(map[string]bool)
 	slices, err := e.lister.EndpointSlices(service.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name}))
 	if err != nil {

@@ -263,12 +263,17 @@ func (e *engine) cleanup(ctx context.Context, key string) {
 	if !e.gate.yield(context.WithoutCancel(ctx), since) {
 		return // the next run finds the intent
 	}
-	st.mu.Lock()
-	if st.phase == phaseBound {
-		st.enter(phaseFinishing, e.clock.Now())
-	}
-	st.mu.Unlock()
+	st.beginFinish(e.clock.Now())
 	e.syncClaim(ctx, key)
+}
+
+// beginFinish makes a claim that is bound one whose intent is removed.
+func (st *claimState) beginFinish(now time.Time) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.phase == phaseBound {
+		st.enter(phaseFinishing, now)
+	}
 }
 
 // finish removes the intent and then forgets the claim. It keeps the state for as long as the cache still shows the intent:

@@ -156,14 +156,19 @@ func (s *queueStore) StoreVolume(_ *corev1.PersistentVolumeClaim, volume *corev1
 	return nil
 }
 
-func (s *queueStore) Run(ctx context.Context, threadiness int) {
-	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "unsaved"})
+// setQueue has the volumes saved that were stored before Run, and those that are later.
+func (s *queueStore) setQueue(queue queue) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.queue = queue
 	for name := range s.unsaved {
 		queue.Add(name)
 	}
-	s.mu.Unlock()
+}
+
+func (s *queueStore) Run(ctx context.Context, threadiness int) {
+	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "unsaved"})
+	s.setQueue(queue)
 	lasting := context.WithoutCancel(ctx) // workers end when the queue is shut down and empty
 	var workers sync.WaitGroup
 	for range max(threadiness, 1) {

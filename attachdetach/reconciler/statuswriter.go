@@ -64,19 +64,25 @@ func (s *statusWriter) run(ctx context.Context, node types.NodeName, w *nodeWrit
 			return s.updater.UpdateNodeStatusForNode(ctx, node)
 		})
 		<-s.slots
-		s.mu.Lock()
-		if err != nil {
-			pairs = append(pairs, w.pairs...)
-			w.dirty = false
-		}
-		s.results.addResult(writeResult{node: node, pairs: pairs, err: err})
-		if !w.dirty {
-			delete(s.nodes, node)
-			s.mu.Unlock()
+		if s.end(node, w, pairs, err) {
 			return
 		}
-		s.mu.Unlock()
 	}
+}
+
+// end reports the result of a write, and whether it was the last one of the node that is requested.
+func (s *statusWriter) end(node types.NodeName, w *nodeWrite, pairs []cache.VolumeNode, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		pairs = append(pairs, w.pairs...)
+		w.dirty = false
+	}
+	s.results.addResult(writeResult{node: node, pairs: pairs, err: err})
+	if !w.dirty {
+		delete(s.nodes, node)
+	}
+	return !w.dirty
 }
 
 func (s *statusWriter) wait() { s.running.Wait() }

@@ -149,18 +149,10 @@ func New(deps Deps, config Config) *Executor {
 func (e *Executor) Start(
 	ctx context.Context, key Key, kind string, op func(context.Context) error, done func(error),
 ) error {
-	e.mu.Lock()
-	if e.conflict(key) != nil {
-		e.mu.Unlock()
-		return fmt.Errorf("start %s of %s: %w", kind, key, ErrAlreadyExists)
-	}
-	if err := e.backoff(key, kind); err != nil {
-		e.mu.Unlock()
+	operation, err := e.begin(key, kind)
+	if err != nil {
 		return fmt.Errorf("start %s of %s: %w", kind, key, err)
 	}
-	operation := e.markPending(key, kind)
-	e.running.Add(1)
-	e.mu.Unlock()
 	go func() {
 		defer contain.Recover("keyed.Start", "")
 		defer e.running.Done()
@@ -172,23 +164,33 @@ func (e *Executor) Start(
 	return nil
 }
 
+// begin marks an operation of Start as pending, unless it has to wait.
+func (e *Executor) begin(key Key, kind string) (*operation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conflict(key) != nil {
+		return nil, ErrAlreadyExists
+	}
+	if err := e.backoff(key, kind); err != nil {
+		return nil, err
+	}
+	e.running.Add(1)
+	return e.markPending(key, kind), nil
+}
+
 // Do runs op in the caller's goroutine and returns its error. It waits until no conflicting operation is pending, but
 // does not wait for a backoff: the caller reads it with RetryAfter. If ctx ends first, Do returns ctx's error and op does
 // not run.
 func (e *Executor) Do(ctx context.Context, key Key, kind string, op func(context.Context) error) error {
 	var waitingSince time.Time // zero while there was no conflict
 	for {
-		e.mu.Lock()
-		other := e.conflict(key)
+		operation, other := e.beginOrConflict(key, kind)
 		if other == nil {
-			operation := e.markPending(key, kind)
-			e.mu.Unlock()
 			if !waitingSince.IsZero() {
 				e.onWait(ctx, e.clock.Since(waitingSince))
 			}
 			return e.run(ctx, key, operation, op)
 		}
-		e.mu.Unlock()
 		if waitingSince.IsZero() {
 			waitingSince = e.clock.Now()
 		}
@@ -198,6 +200,16 @@ func (e *Executor) Do(ctx context.Context, key Key, kind string, op func(context
 			return fmt.Errorf("wait for %s of %s to end: %w", other.kind, key, ctx.Err())
 		}
 	}
+}
+
+// beginOrConflict marks an operation of Do as pending, or returns the one that it has to wait for.
+func (e *Executor) beginOrConflict(key Key, kind string) (begun, other *operation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if other := e.conflict(key); other != nil {
+		return nil, other
+	}
+	return e.markPending(key, kind), nil
 }
 
 // IsOperationPending reports whether an operation that conflicts with the key runs or waits for a slot.

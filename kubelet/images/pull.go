@@ -158,9 +158,9 @@ func (m *Manager) allowed(request PullRequest, present *runtimeapi.Image, podCre
 
 // failPull updates the backoff and returns the failure.
 func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
-	reason := ReasonPull
+	reason, text := ReasonPull, errorText(err)
 	for _, known := range []string{ReasonUnavailable, ReasonBadSignature} {
-		if strings.Contains(errorText(err), known) {
+		if strings.Contains(text, known) {
 			reason = known
 		}
 	}
@@ -168,11 +168,11 @@ func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
 	m.mu.Lock()
 	w := m.backoffs[k]
 	w.delay = min(max(2*w.delay, firstDelay), maxDelay)
-	w.until, w.lastError = now.Add(w.delay), reason+": "+errorText(err)
+	w.until, w.lastError = now.Add(w.delay), reason+": "+text
 	m.backoffs[k] = w
 	m.mu.Unlock()
 	m.event(request, corev1.EventTypeWarning, eventFailed,
-		fmt.Sprintf("Failed to pull image %q: %s", request.Image, errorText(err)))
+		fmt.Sprintf("Failed to pull image %q: %s", request.Image, text))
 	// RetryAt is now: the next Ensure returns ImagePullBackOff with the time of the next pull.
-	return m.fail(request, &Error{Reason: reason, Message: errorText(err), RetryAt: now, Err: err}, eventFailed)
+	return m.fail(request, &Error{Reason: reason, Message: text, RetryAt: now, Err: err}, eventFailed)
 }

@@ -18,22 +18,29 @@ func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 		}
 		return changed
 	}
-	m.mu.Lock()
-	old, known := m.statuses[pod.UID]
-	changed := !known || !apiequality.Semantic.DeepEqual(old, status)
-	if changed {
-		m.statuses[pod.UID] = *status.DeepCopy()
-	}
-	name, static := m.names[pod.UID]
-	m.mu.Unlock()
-	if !changed {
+	if !m.keep(pod.UID, status) {
 		return false
 	}
 	m.deps.OnStatus(pod, status)
+	m.mu.Lock()
+	name, static := m.names[pod.UID]
+	m.mu.Unlock()
 	if static {
 		m.queue.Add(name)
 	}
 	return true
+}
+
+// keep stores a status, and reports whether it differs from the one before.
+func (m *Manager) keep(uid types.UID, status corev1.PodStatus) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, known := m.statuses[uid]
+	changed := !known || !apiequality.Semantic.DeepEqual(old, status)
+	if changed {
+		m.statuses[uid] = *status.DeepCopy()
+	}
+	return changed
 }
 
 // Get returns the last status of Set.

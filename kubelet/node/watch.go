@@ -40,14 +40,20 @@ func (m *Manager) watch(ctx context.Context) error {
 
 // setNode stores the newest Node; an older one, from a slower source, is ignored.
 func (m *Manager) setNode(node *corev1.Node) {
-	m.mu.Lock()
-	if m.node != nil && m.node.UID == node.UID && olderVersion(node, m.node) {
-		m.mu.Unlock()
+	var wasUnschedulable bool
+	newer := func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.node != nil && m.node.UID == node.UID && olderVersion(node, m.node) {
+			return false
+		}
+		wasUnschedulable = m.node != nil && m.node.Spec.Unschedulable
+		m.node, m.deleted = node, false
+		return true
+	}()
+	if !newer {
 		return
 	}
-	wasUnschedulable := m.node != nil && m.node.Spec.Unschedulable
-	m.node, m.deleted = node, false
-	m.mu.Unlock()
 	if wasUnschedulable != node.Spec.Unschedulable {
 		m.events.recordSchedulable(node.Spec.Unschedulable)
 	}

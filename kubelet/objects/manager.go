@@ -84,18 +84,23 @@ func New(deps Deps) (*Manager, error) {
 
 // Start watches the objects until ctx ends, including those of Pods that were acquired before.
 func (m *Manager) Start(ctx context.Context) error {
-	m.mu.Lock()
-	m.ctx = ctx
-	for _, entry := range m.entries {
-		m.startWatch(entry)
-	}
-	m.mu.Unlock()
+	m.startWatches(ctx)
 	m.runIdleExpiry(ctx)
 	m.mu.Lock()
 	m.ctx = nil
 	m.mu.Unlock()
 	m.watches.Wait()
 	return nil
+}
+
+// startWatches watches the objects of Pods that were acquired before Start, and lets Acquire watch those of others.
+func (m *Manager) startWatches(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ctx = ctx
+	for _, entry := range m.entries {
+		m.startWatch(entry)
+	}
 }
 
 // Acquire registers the Pod as a user of the objects that it refers to. A further call for the same Pod replaces its

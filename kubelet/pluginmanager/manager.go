@@ -152,25 +152,7 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fswatch.Watcher) ti
 		next = unwatchedInterval
 		m.logMissed(missed)
 	}
-	m.mu.Lock()
-	for path, known := range m.sockets {
-		if _, ok := found[path]; ok || missed == nil {
-			continue
-		}
-		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) { // its directory cannot be read
-			found[path] = known
-		}
-	}
-	m.sockets = found
-	paths := slices.Collect(maps.Keys(found))
-	for path := range m.registered {
-		if _, ok := found[path]; !ok {
-			paths = append(paths, path)
-		}
-	}
-	paths = slices.DeleteFunc(paths, func(path string) bool { return m.isReconciled(path) })
-	m.mu.Unlock()
-	for _, path := range paths {
+	for _, path := range m.toReconcile(found, missed != nil) {
 		key := keyed.Key{Object: path}
 		// Failures of one socket must not delay another that replaces it, or its removal.
 		kind := "deregister"
@@ -192,6 +174,29 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fswatch.Watcher) ti
 	return next
 }
 
+// toReconcile takes over the sockets that a scan has found, and returns the paths that need an operation. A scan that was incomplete
+// gets those added to found that it may have missed.
+func (m *Manager) toReconcile(found map[string]identity, incomplete bool) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for path, known := range m.sockets {
+		if _, ok := found[path]; ok || !incomplete {
+			continue
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) { // its directory cannot be read
+			found[path] = known
+		}
+	}
+	m.sockets = found
+	paths := slices.Collect(maps.Keys(found))
+	for path := range m.registered {
+		if _, ok := found[path]; !ok {
+			paths = append(paths, path)
+		}
+	}
+	return slices.DeleteFunc(paths, m.isReconciled)
+}
+
 // logMissed logs why a scan may have missed sockets, or their events; once as long as the reason stays the same.
 func (m *Manager) logMissed(reason error) {
 	if text := reason.Error(); text != m.missed {
@@ -204,8 +209,15 @@ func (m *Manager) logMissed(reason error) {
 // isReconciled reports whether the socket needs no operation. The caller holds mu.
 func (m *Manager) isReconciled(path string) bool {
 	want, exists := m.sockets[path]
-	have, registered := m.registered[path]
-	return exists == registered && (!exists || have.socket == want)
+	return m.registered[path].isOf(want, exists)
+}
+
+// isOf reports whether what was registered at a path is the socket that is there; nil is nothing, and no socket.
+func (r *registration) isOf(socket identity, exists bool) bool {
+	if r == nil || !exists {
+		return r == nil && !exists
+	}
+	return r.socket == socket
 }
 
 // reconcile registers or deregisters the plugin of one socket.
@@ -213,9 +225,8 @@ func (m *Manager) reconcile(ctx context.Context, path string) error {
 	m.mu.Lock()
 	want, exists := m.sockets[path]
 	have := m.registered[path]
-	reconciled := m.isReconciled(path)
 	m.mu.Unlock()
-	if reconciled {
+	if have.isOf(want, exists) {
 		return nil
 	}
 	if have != nil && !exists {

@@ -65,27 +65,39 @@ func (e *entry) finish() {
 
 // advance does what is due for an entry: it creates a request, gives one up, or reports that a certificate is overdue.
 func (m *Manager) advance(ctx context.Context, e *entry) {
-	m.mu.Lock()
-	now := m.deps.Clock.Now()
-	if e.final != nil || e.requesting || m.entries[e.key] != e {
-		m.mu.Unlock()
+	if !m.beginRequest(e) {
 		return
 	}
+	privateKey, created, err := m.create(ctx, e)
+	name := m.endRequest(ctx, e, privateKey, created, err)
+	if stored, ok, err := m.store.GetByKey(name); err == nil && ok { // the watch was faster than the response
+		m.observe(stored.(*request))
+	}
+}
+
+// beginRequest does what is due for an entry but creating a request, and reports whether that is due, too.
+func (m *Manager) beginRequest(e *entry) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.final != nil || e.requesting || m.entries[e.key] != e {
+		return false
+	}
+	now := m.deps.Clock.Now()
 	m.reportOverdue(e, now)
 	if e.pending.name != "" && !now.Before(e.pending.abandonAt) {
 		m.dropPending(e)
 	}
-	create := e.pending.name == "" && (e.chain == nil || !now.Before(e.refreshAt))
-	e.requesting = create
-	if !create {
+	e.requesting = e.pending.name == "" && (e.chain == nil || !now.Before(e.refreshAt))
+	if !e.requesting {
 		m.scheduleNext(e)
 	}
-	m.mu.Unlock()
-	if !create {
-		return
-	}
-	privateKey, created, err := m.create(ctx, e)
+	return e.requesting
+}
+
+// endRequest records the request that was created, or why none was, and returns the name of the pending one, if there is one.
+func (m *Manager) endRequest(ctx context.Context, e *entry, privateKey []byte, created *request, err error) string {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	e.requesting = false
 	switch {
 	case ctx.Err() != nil:
@@ -104,11 +116,7 @@ func (m *Manager) advance(ctx context.Context, e *entry) {
 		m.requests[e.pending.name] = e
 		m.scheduleNext(e)
 	}
-	name := e.pending.name
-	m.mu.Unlock()
-	if stored, ok, err := m.store.GetByKey(name); err == nil && ok { // the watch was faster than the response
-		m.observe(stored.(*request))
-	}
+	return e.pending.name
 }
 
 // reportOverdue records events for a certificate that was not replaced in time. The caller holds mu.

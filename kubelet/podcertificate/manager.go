@@ -119,21 +119,28 @@ func (m *Manager) Start(ctx context.Context) error {
 			cache.ReflectorOptions{Name: "pod certificate requests"}).RunWithContext(ctx)
 	}))
 	for m.waitDue(ctx) {
-		m.mu.Lock()
-		now := m.deps.Clock.Now()
-		for one, ok := m.due.PopDue(now); ok; one, ok = m.due.PopDue(now) {
+		for _, one := range m.takeDue() {
 			running.Go(contain.Loop(ctx, "podcertificate.advance", "", func(ctx context.Context) { m.advance(ctx, one) }))
 		}
-		m.mu.Unlock()
 	}
 	return nil
 }
 
+// takeDue returns the entries whose next step is due.
+func (m *Manager) takeDue() []*entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var due []*entry
+	now := m.deps.Clock.Now()
+	for one, ok := m.due.PopDue(now); ok; one, ok = m.due.PopDue(now) {
+		due = append(due, one)
+	}
+	return due
+}
+
 // waitDue waits for the next deadline. It returns false when ctx has ended.
 func (m *Manager) waitDue(ctx context.Context) bool {
-	m.mu.Lock()
-	at, ok := m.due.Next()
-	m.mu.Unlock()
+	at, ok := m.nextDue()
 	var timerC <-chan time.Time
 	if ok {
 		timer := m.deps.Clock.NewTimer(at.Sub(m.deps.Clock.Now()))
@@ -149,26 +156,23 @@ func (m *Manager) waitDue(ctx context.Context) bool {
 	return true
 }
 
+func (m *Manager) nextDue() (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.due.Next()
+}
+
 // Bundle returns the key and the certificate chain of a source of the Pod's volume, in PEM form. The first call requests the
 // certificate and waits some seconds for it; if it is issued later, the subscribers are notified, as when it is replaced.
 func (m *Manager) Bundle(ctx context.Context, pod *corev1.Pod, volume string, index int, source *corev1.PodCertificateProjection,
 ) (privateKey, chain []byte, err error) {
-	m.mu.Lock()
-	k := key{pod.UID, volume, index}
-	one, ok := m.entries[k]
-	if !ok {
-		one = newEntry(k, pod, source)
-		m.entries[k] = one
-		m.schedule(one, m.deps.Clock.Now())
-	}
-	done := one.done
-	m.mu.Unlock()
+	one, known := m.entry(key{pod.UID, volume, index}, pod, source)
 	m.needed.Notify()
-	if !ok {
+	if !known {
 		timer := m.deps.Clock.NewTimer(issueWait)
 		defer timer.Stop()
 		select {
-		case <-done:
+		case <-one.done:
 		case <-timer.C():
 		case <-ctx.Done():
 		}
@@ -182,6 +186,19 @@ func (m *Manager) Bundle(ctx context.Context, pod *corev1.Pod, volume string, in
 		return nil, nil, one.pendingError()
 	}
 	return one.privateKey, one.chain, nil
+}
+
+// entry returns the entry of a source, which it creates if there is none.
+func (m *Manager) entry(k key, pod *corev1.Pod, source *corev1.PodCertificateProjection) (one *entry, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one, known = m.entries[k]
+	if !known {
+		one = newEntry(k, pod, source)
+		m.entries[k] = one
+		m.schedule(one, m.deps.Clock.Now())
+	}
+	return one, known
 }
 
 // schedule sets when the entry is looked at next. The caller holds mu.

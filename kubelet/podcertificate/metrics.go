@@ -13,15 +13,20 @@ func (m *Manager) Describe(out chan<- *prometheus.Desc) { out <- statesDesc }
 
 // Collect implements prometheus.Collector: the number of certificates for each signer and state.
 func (m *Manager) Collect(out chan<- prometheus.Metric) {
-	type facet struct{ signer, state string }
-	counts := map[facet]int{}
+	for f, count := range m.counts() {
+		out <- prometheus.MustNewConstMetric(statesDesc, prometheus.GaugeValue, float64(count), f.signer, f.state)
+	}
+}
+
+// facet is the labels of the metric of the certificates.
+type facet struct{ signer, state string }
+
+func (m *Manager) counts() map[facet]int {
 	m.mu.Lock()
-	now := m.deps.Clock.Now()
+	defer m.mu.Unlock()
+	counts, now := map[facet]int{}, m.deps.Clock.Now()
 	for _, e := range m.entries {
 		counts[facet{e.source.SignerName, e.state(now)}]++
 	}
-	m.mu.Unlock()
-	for f, count := range counts {
-		out <- prometheus.MustNewConstMetric(statesDesc, prometheus.GaugeValue, float64(count), f.signer, f.state)
-	}
+	return counts
 }

@@ -67,15 +67,21 @@ func (s *observingStore) Delete(object any) error {
 
 // observe takes the result of a request.
 func (m *Manager) observe(found *request) {
-	name := found.Namespace + "/" + found.Name
+	if uid := m.take(found); uid != "" {
+		m.subscribers.Send(uid)
+	}
+}
+
+// take records the result of a request, and returns the Pod that it is for; none while there is no result.
+func (m *Manager) take(found *request) (uid types.UID) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := found.Namespace + "/" + found.Name
 	e := m.requests[name]
 	if e == nil {
-		m.mu.Unlock()
-		return
+		return ""
 	}
 	e.pending.seen = true
-	var uid types.UID
 	for i := range found.Status.Conditions {
 		condition := &found.Status.Conditions[i]
 		switch condition.Type {
@@ -93,10 +99,7 @@ func (m *Manager) observe(found *request) {
 		e.finish()
 		break
 	}
-	m.mu.Unlock()
-	if uid != "" {
-		m.subscribers.Send(uid)
-	}
+	return uid
 }
 
 // issued takes over a new certificate. The caller holds mu.
@@ -137,15 +140,17 @@ func (m *Manager) deleted(name string) {
 // missing replaces pending requests that were seen and that a later list does not have.
 func (m *Manager) missing() {
 	m.mu.Lock()
-	var gone []string
+	var seen []string
 	for name, e := range m.requests {
-		if _, exists, err := m.store.GetByKey(name); err == nil && !exists && e.pending.seen {
-			gone = append(gone, name)
+		if e.pending.seen {
+			seen = append(seen, name)
 		}
 	}
 	m.mu.Unlock()
-	for _, name := range gone {
-		m.deleted(name)
+	for _, name := range seen {
+		if _, exists, err := m.store.GetByKey(name); err == nil && !exists {
+			m.deleted(name)
+		}
 	}
 }
 

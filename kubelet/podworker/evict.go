@@ -44,11 +44,7 @@ func (m *Manager) ActivePods() []*corev1.Pod {
 // DiscardEnded removes the containers of the Pods that have ended, with their logs. It returns when that was tried for all.
 func (m *Manager) DiscardEnded(ctx context.Context) error {
 	var pending []<-chan struct{}
-	m.mu.Lock()
-	for _, w := range m.workers {
-		if !w.released.Load() {
-			continue
-		}
+	for _, w := range m.workersOfEnded() {
 		done := make(chan struct{})
 		pending = append(pending, done)
 		w.post(func() {
@@ -56,7 +52,6 @@ func (m *Manager) DiscardEnded(ctx context.Context) error {
 			w.eviction.waiters = append(w.eviction.waiters, func() { close(done) })
 		})
 	}
-	m.mu.Unlock()
 	for _, done := range pending {
 		select {
 		case <-done:
@@ -65,6 +60,18 @@ func (m *Manager) DiscardEnded(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (m *Manager) workersOfEnded() []*worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ended []*worker
+	for _, w := range m.workers {
+		if w.released.Load() {
+			ended = append(ended, w)
+		}
+	}
+	return ended
 }
 
 // evict makes the Pod end as failed. It runs in the worker's goroutine.

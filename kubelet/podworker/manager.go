@@ -66,13 +66,7 @@ func (m *Manager) Ready() <-chan struct{} { return m.ready }
 
 // Start runs the workers until ctx ends, and returns when they have all returned. Containers run on.
 func (m *Manager) Start(ctx context.Context) error {
-	m.mu.Lock()
-	m.running = ctx
-	for _, w := range m.pendingWorkers {
-		m.startWorker(w)
-	}
-	m.pendingWorkers = nil
-	m.mu.Unlock()
+	m.startPending(ctx)
 	m.group.Go(contain.Loop(ctx, "podworker.syncClasses", "", m.syncClasses))
 	for ctx.Err() == nil {
 		select {
@@ -86,6 +80,17 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Unlock()
 	m.group.Wait()
 	return nil
+}
+
+// startPending starts the workers of Pods that were delivered before Start.
+func (m *Manager) startPending(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running = ctx
+	for _, w := range m.pendingWorkers {
+		m.startWorker(w)
+	}
+	m.pendingWorkers = nil
 }
 
 // HandlePod handles a change of a Pod from a source.

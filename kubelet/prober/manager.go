@@ -133,19 +133,23 @@ func New(deps Deps) (*Manager, error) {
 
 // Start runs the probes until ctx ends and all workers have returned. It is called once.
 func (m *Manager) Start(ctx context.Context) error {
-	m.mu.Lock()
-	m.running = ctx
-	for _, cp := range m.byID {
-		m.startWorkers(cp)
-	}
-	m.mu.Unlock()
-
+	m.startAll(ctx)
 	<-ctx.Done()
 	m.mu.Lock()
 	m.stopped = true
 	m.mu.Unlock()
 	m.workers.Wait()
 	return nil
+}
+
+// startAll starts the probes of containers that were started before Start.
+func (m *Manager) startAll(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running = ctx
+	for _, cp := range m.byID {
+		m.startWorkers(cp)
+	}
 }
 
 // ContainerStarted starts the probes of a running container. It is called as soon as StartContainer has returned;

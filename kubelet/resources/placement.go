@@ -101,9 +101,7 @@ func (m *Manager) waitAlone(ctx context.Context, uid types.UID, container string
 	deadline := m.clock.NewTimer(aloneTimeout)
 	defer deadline.Stop()
 	for late := false; ; {
-		m.placing.Lock()
-		err, changed := m.notAlone(own, uid, late && !m.placed.complete), m.placed.changed
-		m.placing.Unlock()
+		changed, err := m.checkAlone(own, uid, late)
 		if err == nil {
 			return nil
 		}
@@ -118,6 +116,13 @@ func (m *Manager) waitAlone(ctx context.Context, uid types.UID, container string
 			return ctx.Err()
 		}
 	}
+}
+
+// checkAlone returns who else may be on the CPUs, and a channel that is closed when that may have changed.
+func (m *Manager) checkAlone(cpus cpuset.CPUSet, self types.UID, late bool) (changed <-chan struct{}, err error) {
+	m.placing.Lock()
+	defer m.placing.Unlock()
+	return m.placed.changed, m.notAlone(cpus, self, late && !m.placed.complete)
 }
 
 // notAlone returns who else may be on the CPUs: a container that has none of its own, one of another Pod, or, unless read Pods suffice, an

@@ -223,28 +223,33 @@ func (w *Writer) entry(pod *corev1.Pod) *entry {
 	return e
 }
 
+// begin returns a Pod's entry, nil if it has none, and what is to be written of it, nil if that has to wait.
+func (w *Writer) begin(uid types.UID) (e, current *entry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e = w.pods[uid]
+	if e == nil || w.yields(e) {
+		return e, nil
+	}
+	copied := *e
+	e.requestedAt = time.Time{}
+	return e, &copied
+}
+
 // process writes one Pod's status, and deletes its object if that was requested.
 func (w *Writer) process(ctx context.Context, uid types.UID) {
 	if ctx.Err() != nil {
 		return
 	}
-	w.mu.Lock()
-	e, ok := w.pods[uid]
-	var current entry
-	if ok && w.yields(e) {
-		w.mu.Unlock()
-		return
-	}
-	if ok {
-		current = *e
-		e.requestedAt = time.Time{}
-	}
-	w.mu.Unlock()
-	if !ok {
+	e, current := w.begin(uid)
+	switch {
+	case e == nil:
 		w.queue.Forget(uid)
 		return
+	case current == nil:
+		return
 	}
-	err := w.write(ctx, current)
+	err := w.write(ctx, *current)
 	switch {
 	case err == nil:
 		w.mu.Lock()

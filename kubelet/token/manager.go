@@ -98,22 +98,20 @@ func (m *Manager) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
-		m.mu.Lock()
 		select {
 		case <-m.wake.C(): // the queue is read now, so the signal need not interrupt the timer below
 		default:
 		}
-		now := m.clock.Now()
-		for entry, ok := m.renewals.PopDue(now); ok; entry, ok = m.renewals.PopDue(now) {
+		due, wait := m.takeDue()
+		for _, entry := range due {
 			running.Go(contain.Loop(ctx, "token.renew", "", func(ctx context.Context) { m.renew(ctx, entry) }))
 		}
 		var timer clock.Timer
 		var timerC <-chan time.Time
-		if at, ok := m.renewals.Next(); ok {
-			timer = m.clock.NewTimer(at.Sub(now))
+		if wait > 0 {
+			timer = m.clock.NewTimer(wait)
 			timerC = timer.C()
 		}
-		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-m.wake.C():
@@ -126,6 +124,20 @@ func (m *Manager) Start(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// takeDue returns the tokens that are to be renewed now, and after how long the next one is; 0 if there is none.
+func (m *Manager) takeDue() (due []*entry, wait time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock.Now()
+	for entry, ok := m.renewals.PopDue(now); ok; entry, ok = m.renewals.PopDue(now) {
+		due = append(due, entry)
+	}
+	if at, ok := m.renewals.Next(); ok {
+		wait = at.Sub(now)
+	}
+	return due, wait
 }
 
 // Token returns a token of the Pod's service account for the audience and lifetime of the projection, bound to the Pod.
@@ -264,21 +276,23 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 	if forgotten {
 		return
 	}
-	err := m.refresh(ctx, entry)
-	m.mu.Lock()
-	if err != nil {
-		m.logger.Warn("failed to renew service account token; keeping the old one", "namespace", entry.key.namespace,
-			"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
-		m.schedule(entry, m.clock.Now().Add(entry.backoff))
-		entry.backoff = min(2*entry.backoff, maxBackoff)
-		m.mu.Unlock()
-		return
-	}
-	changed := entry.value != old && !entry.forgotten
-	m.mu.Unlock()
-	if changed {
+	if m.renewed(entry, old, m.refresh(ctx, entry)) {
 		m.subscribers.Send(entry.key.pod)
 	}
+}
+
+// renewed reports whether there is a new token, and schedules another attempt after an error.
+func (m *Manager) renewed(entry *entry, old string, err error) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		return entry.value != old && !entry.forgotten
+	}
+	m.logger.Warn("failed to renew service account token; keeping the old one", "namespace", entry.key.namespace,
+		"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
+	m.schedule(entry, m.clock.Now().Add(entry.backoff))
+	entry.backoff = min(2*entry.backoff, maxBackoff)
+	return false
 }
 
 // Subscribe calls renewed with a Pod's UID each time a token of that Pod was renewed. renewed must return at once. The

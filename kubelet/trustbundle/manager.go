@@ -166,7 +166,15 @@ func (m *Manager) notify() {
 
 // listed records the result of a list. An API server that does not serve the objects ends the waits for it.
 func (m *Manager) listed(err error) {
+	if m.setServed(err) {
+		m.notify()
+	}
+}
+
+// setServed reports whether the API server serves the objects now and did not before.
+func (m *Manager) setServed(err error) bool {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	before := m.unserved
 	switch {
 	case err == nil:
@@ -177,11 +185,14 @@ func (m *Manager) listed(err error) {
 			"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true: %w", err)
 		m.markSynced()
 	}
-	served := before != nil && m.unserved == nil
-	m.mu.Unlock()
-	if served {
-		m.notify()
-	}
+	return before != nil && m.unserved == nil
+}
+
+// synchronized records that the store has the first list.
+func (m *Manager) synchronized() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.markSynced()
 }
 
 // markSynced ends the waits for the first list. The caller holds mu.

@@ -48,9 +48,7 @@ func (s *notifyingStore) Replace(list []any, version string) error {
 		return err
 	}
 	s.m.listed(nil)
-	s.m.mu.Lock()
-	s.m.markSynced()
-	s.m.mu.Unlock()
+	s.m.synchronized()
 	s.m.notify()
 	return nil
 }

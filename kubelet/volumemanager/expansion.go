@@ -31,10 +31,7 @@ func (m *Manager) expandLoop(ctx context.Context) {
 			return
 		case <-m.toExpand.added.C():
 		}
-		m.mu.Lock()
-		pods := m.toExpand.take()
-		m.mu.Unlock()
-		for uid := range pods {
+		for uid := range m.take(&m.toExpand) {
 			group.Go(contain.Func("volumemanager.expand", string(uid), func() error {
 				m.expandPod(ctx, uid)
 				return nil
@@ -59,15 +56,7 @@ func (m *Manager) expandPod(ctx context.Context, uid types.UID) {
 	}
 	ctx, cancel := state.untilClosing(ctx)
 	defer cancel()
-	m.mu.Lock()
-	pod := state.pod
-	volumes := make(map[string]*mountedVolume, len(state.mounted))
-	for name, mounted := range state.mounted {
-		if canExpand(mounted) {
-			volumes[name] = mounted
-		}
-	}
-	m.mu.Unlock()
+	pod, volumes := m.mountedOf(state, canExpand)
 	for name, mounted := range volumes {
 		latest := *mounted
 		if err := m.refetchClaim(ctx, &latest.Spec); err != nil {

@@ -35,9 +35,7 @@ func (m *Manager) healthLoop(ctx context.Context) {
 			}
 			return
 		case <-m.toCheck.added.C():
-			m.mu.Lock()
-			pods = m.toCheck.take()
-			m.mu.Unlock()
+			pods = m.take(&m.toCheck)
 		case <-next:
 			next = nil
 		}

@@ -48,8 +48,10 @@ func (q *podQueue) add(uid types.UID) {
 	q.added.Notify()
 }
 
-// take empties the queue.
-func (q *podQueue) take() map[types.UID]struct{} {
+// take empties a queue.
+func (m *podTable) take(q *podQueue) map[types.UID]struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	taken := q.pods
 	q.pods = make(map[types.UID]struct{})
 	return taken
@@ -137,7 +139,18 @@ func (m *Manager) close(uid types.UID) *podState {
 
 // forget removes the Pod's state.
 func (m *Manager) forget(uid types.UID, state *podState) {
+	m.drop(uid, state)
+	m.deps.Objects.Release(uid)
+	m.deps.Tokens.Forget(uid)
+	for _, source := range m.deps.Sources {
+		source.Forget(uid)
+	}
+}
+
+// drop removes what the tables of the Manager have about a Pod.
+func (m *Manager) drop(uid types.UID, state *podState) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.pods[uid] == state {
 		delete(m.pods, uid)
 		if state.pod != nil {
@@ -152,12 +165,19 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 			m.operations.ForgetFailures(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
 		}
 	}
-	m.mu.Unlock()
-	m.deps.Objects.Release(uid)
-	m.deps.Tokens.Forget(uid)
-	for _, source := range m.deps.Sources {
-		source.Forget(uid)
+}
+
+// mountedOf returns the Pod and those of its mounted volumes that are wanted.
+func (m *podTable) mountedOf(state *podState, wanted func(*mountedVolume) bool) (*corev1.Pod, map[string]*mountedVolume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	volumes := make(map[string]*mountedVolume, len(state.mounted))
+	for name, mounted := range state.mounted {
+		if wanted(mounted) {
+			volumes[name] = mounted
+		}
 	}
+	return state.pod, volumes
 }
 
 func (s *podState) isClosing() bool {

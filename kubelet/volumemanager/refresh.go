@@ -30,10 +30,7 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 			return
 		case <-m.toRefresh.added.C():
 		}
-		m.mu.Lock()
-		pods := m.toRefresh.take()
-		m.mu.Unlock()
-		for uid := range pods {
+		for uid := range m.take(&m.toRefresh) {
 			group.Go(contain.Func("volumemanager.refresh", string(uid), func() error {
 				if backoff := m.refreshPod(ctx, uid); backoff > 0 {
 					later.Go(contain.Guard("volumemanager.refreshLater", string(uid), func() { m.refreshLater(ctx, uid, backoff) }))

@@ -44,16 +44,13 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 // LocalUsage returns what the Pod's volumes on the node's own disk occupy, by their names in the Pod. A volume that is being
 // removed may be missing.
 func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
-	volumes := map[string]*mountedVolume{}
 	m.mu.Lock()
-	if state, ok := m.pods[uid]; ok {
-		for name, mounted := range state.mounted {
-			if mounted.onNodeDisk() {
-				volumes[name] = mounted
-			}
-		}
-	}
+	state := m.pods[uid]
 	m.mu.Unlock()
+	if state == nil {
+		return map[string]diskusage.Usage{}, nil
+	}
+	_, volumes := m.mountedOf(state, (*mountedVolume).onNodeDisk)
 	all := make(map[string]diskusage.Usage, len(volumes))
 	for name, mounted := range volumes {
 		used, err := mounted.measureUsage(ctx, m.deps.Clock, 0)

@@ -127,15 +127,7 @@ func (l *Link) Adopted(name string) bool {
 // process dies.
 func (l *Link) Run(ctx context.Context, program supervisor.Program) error {
 	exited := make(chan error, 1)
-	l.mu.Lock()
-	l.exits[program.Name] = exited
-	request := supervisor.Request{Kind: supervisor.KindStart, Program: &program}
-	var err error
-	if !l.adopted[program.Name] {
-		err = l.output.Encode(request)
-	}
-	l.mu.Unlock()
-	if err != nil {
+	if err := l.requestStart(&program, exited); err != nil {
 		return fmt.Errorf("start %s: %w", program.Name, err)
 	}
 	select {
@@ -148,6 +140,17 @@ func (l *Link) Run(ctx context.Context, program supervisor.Program) error {
 	}
 	<-exited
 	return nil
+}
+
+// requestStart requests the start of a program, unless it runs, and has its end sent to exited.
+func (l *Link) requestStart(program *supervisor.Program, exited chan error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.exits[program.Name] = exited
+	if l.adopted[program.Name] {
+		return nil
+	}
+	return l.output.Encode(supervisor.Request{Kind: supervisor.KindStart, Program: program})
 }
 
 func (l *Link) request(request supervisor.Request) error {

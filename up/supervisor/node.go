@@ -48,19 +48,7 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	hello := Hello{Task: task, Config: s.plan.Config, Restarts: restarts, Running: make(map[string][]string)}
-	for _, program := range s.programs {
-		if program.alive {
-			hello.Running[program.Name] = slices.Clone(program.lines)
-		}
-	}
-	link := newLink(ours, hello, s.handle)
-	s.link = link
-	if task == TaskRun && s.stopping {
-		link.send(Event{Stop: true})
-	}
-	s.mu.Unlock()
+	link := s.openLink(ours, task, restarts)
 	program, files := s.plan.Node, []*os.File{theirs}
 	if task == TaskCleanup {
 		program.PIDFile, program.Health, program.Files = "", nil, nil
@@ -74,9 +62,26 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 	s.mu.Unlock()
 	err = errors.Join(err, theirs.Close(), link.close()) // all its requests are handled now
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.reportUnseen()
-	s.mu.Unlock()
 	return err
+}
+
+// openLink sends the node's process its task and the programs that run.
+func (s *Supervisor) openLink(file *os.File, task Task, restarts int) *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hello := Hello{Task: task, Config: s.plan.Config, Restarts: restarts, Running: make(map[string][]string)}
+	for _, program := range s.programs {
+		if program.alive {
+			hello.Running[program.Name] = slices.Clone(program.lines)
+		}
+	}
+	s.link = newLink(file, hello, s.handle)
+	if task == TaskRun && s.stopping {
+		s.link.send(Event{Stop: true})
+	}
+	return s.link
 }
 
 // socketPair returns both ends of a socket, which programs do not inherit by accident.
@@ -97,10 +102,7 @@ func (s *Supervisor) handle(request Request) {
 			s.start(*request.Program, false)
 		}
 	case KindStop:
-		s.mu.Lock()
-		program := s.find(request.Name)
-		s.mu.Unlock()
-		if program != nil {
+		if program := s.running(request.Name); program != nil {
 			program.cancel()
 		}
 	case KindSeen:

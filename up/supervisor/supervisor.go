@@ -245,6 +245,13 @@ func (s *Supervisor) onLine(program *supervised, line string) {
 	s.send(Event{Program: program.Name, Line: &line})
 }
 
+// running returns a program that runs, nil if it does not.
+func (s *Supervisor) running(name string) *supervised {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(name)
+}
+
 // find returns a program that runs. The caller holds mu.
 func (s *Supervisor) find(name string) *supervised {
 	for _, program := range s.programs {

@@ -62,12 +62,15 @@ func (w *Watcher) removeV2(watch int32) {
 	w.mu.Lock()
 	one := w.watched[watch]
 	delete(w.watched, watch)
-	conn, err := w.inotify.SyscallConn()
 	w.mu.Unlock()
-	if one == nil || err != nil {
+	if one == nil {
 		return
 	}
 	w.checkV2(one) // the last kill may be the container's own end
+	conn, err := w.inotify.SyscallConn()
+	if err != nil {
+		return
+	}
 	// The kernel has removed the watch if the cgroup is gone.
 	_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(watch)) })
 }

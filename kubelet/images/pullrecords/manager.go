@@ -209,12 +209,13 @@ func (m *Manager) updateRecord(name, id string, source *Source) error {
 	key := fileName(id)
 	m.mu.Lock()
 	old := m.records[key]
+	m.mu.Unlock()
 	next, changed := mergeSource(old, name, id, source)
 	if !changed {
-		m.mu.Unlock()
 		return nil
 	}
 	next.LastUpdatedTime.Time = m.deps.Clock.Now()
+	m.mu.Lock()
 	m.records[key] = next // valid for this process even if writing it fails
 	m.mu.Unlock()
 	return m.writeRecord(key, next)

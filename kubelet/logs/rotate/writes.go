@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -76,21 +78,27 @@ func (w *writeEvents) dispatch(buffer []byte) {
 		mask := binary.NativeEndian.Uint32(buffer[4:])
 		size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buffer[12:]))
 		buffer = buffer[min(size, len(buffer)):]
-		w.mu.Lock()
-		id, known := w.ids[watch]
-		if mask&unix.IN_IGNORED != 0 {
-			delete(w.ids, watch) // the kernel has removed the watch: after its event, or with the file
-		}
-		if mask&unix.IN_Q_OVERFLOW != 0 {
-			for _, id := range w.ids {
-				w.onWrite(id)
-			}
-		}
-		w.mu.Unlock()
-		if known && mask&unix.IN_MODIFY != 0 {
+		for _, id := range w.writtenTo(watch, mask) {
 			w.onWrite(id)
 		}
 	}
+}
+
+// writtenTo returns the logs that an event reports to be written to.
+func (w *writeEvents) writtenTo(watch int32, mask uint32) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id, known := w.ids[watch]
+	if mask&unix.IN_IGNORED != 0 {
+		delete(w.ids, watch) // the kernel has removed the watch: after its event, or with the file
+	}
+	switch {
+	case mask&unix.IN_Q_OVERFLOW != 0:
+		return slices.Collect(maps.Values(w.ids))
+	case known && mask&unix.IN_MODIFY != 0:
+		return []string{id}
+	}
+	return nil
 }
 
 // forget drops the watches of a log.

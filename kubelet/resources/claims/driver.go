@@ -125,15 +125,20 @@ func (m *Manager) watchConnection(name string, d *driver, c *connection) {
 		if state == connectivity.Idle {
 			c.conn.Connect()
 		}
-		m.mu.Lock()
-		if responds := state == connectivity.Ready; responds != c.responds {
-			c.responds = responds
-			m.deps.Logger.Info("connection to a DRA driver changed", "driver", name, "socket", c.endpoint, "responds", responds)
-			m.removeSlicesUnlessResponding(name, d)
-		}
-		m.mu.Unlock()
+		m.setResponds(name, d, c, state == connectivity.Ready)
 		c.conn.WaitForStateChange(context.Background(), state) // closing it is a change
 	}
+}
+
+func (m *Manager) setResponds(name string, d *driver, c *connection, responds bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if responds == c.responds {
+		return
+	}
+	c.responds = responds
+	m.deps.Logger.Info("connection to a DRA driver changed", "driver", name, "socket", c.endpoint, "responds", responds)
+	m.removeSlicesUnlessResponding(name, d)
 }
 
 // Deregister implements pluginmanager.Handler.

@@ -108,10 +108,17 @@ func (m *Manager) runHealth(ctx context.Context, name string, w *healthWatch, cl
 
 // setHealth records a report. A device that it lacks keeps its health until that expires, or loses it at once if the reports have ended.
 func (m *Manager) setHealth(ctx context.Context, name string, w *healthWatch, reported []*healthapi.DeviceHealth, ended bool) {
+	for _, uid := range m.replaceHealth(ctx, name, w, reported, ended) {
+		m.deps.OnHealthChanged(uid)
+	}
+}
+
+// replaceHealth records a report, and returns the Pods that have a device whose health has changed.
+func (m *Manager) replaceHealth(ctx context.Context, name string, w *healthWatch, reported []*healthapi.DeviceHealth, ended bool) []types.UID {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if ctx.Err() != nil {
-		m.mu.Unlock()
-		return
+		return nil
 	}
 	now, changed := m.deps.Clock.Now(), map[deviceKey]bool{}
 	next := map[deviceKey]health{}
@@ -132,11 +139,7 @@ func (m *Manager) setHealth(ctx context.Context, name string, w *healthWatch, re
 	}
 	w.devices = next
 	m.scheduleExpiry(name, w)
-	pods := m.podsOf(name, changed)
-	m.mu.Unlock()
-	for _, uid := range pods {
-		m.deps.OnHealthChanged(uid)
-	}
+	return m.podsOf(name, changed)
 }
 
 func newHealth(d *healthapi.DeviceHealth, now time.Time) health {
@@ -175,7 +178,15 @@ func (m *Manager) scheduleExpiry(name string, w *healthWatch) {
 }
 
 func (m *Manager) expireHealth(name string, w *healthWatch) {
+	for _, uid := range m.forgetExpired(name, w) {
+		m.deps.OnHealthChanged(uid)
+	}
+}
+
+// forgetExpired makes the health unknown of devices that no report has named in time, and returns the Pods that have one.
+func (m *Manager) forgetExpired(name string, w *healthWatch) []types.UID {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	now, expired := m.deps.Clock.Now(), map[deviceKey]bool{}
 	for key, h := range w.devices {
 		if !h.until.After(now) {
@@ -185,10 +196,7 @@ func (m *Manager) expireHealth(name string, w *healthWatch) {
 	}
 	pods := m.podsOf(name, expired)
 	m.scheduleExpiry(name, w)
-	m.mu.Unlock()
-	for _, uid := range pods {
-		m.deps.OnHealthChanged(uid)
-	}
+	return pods
 }
 
 // podsOf returns the Pods that use one of a driver's devices. The caller holds mu.

@@ -275,14 +275,7 @@ func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
 	if err := m.recall(ctx, uid); err != nil {
 		return fmt.Errorf("unprepare dynamic resources: %w", err)
 	}
-	var used []key
-	m.mu.Lock()
-	for k, c := range m.claims {
-		if c.PodUIDs.Has(string(uid)) {
-			used = append(used, k)
-		}
-	}
-	m.mu.Unlock()
+	used := m.usedBy(uid)
 	if len(used) == 0 {
 		return nil
 	}
@@ -299,26 +292,29 @@ func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
+func (m *Manager) usedBy(uid types.UID) []key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var used []key
+	for k, c := range m.claims {
+		if c.PodUIDs.Has(string(uid)) {
+			used = append(used, k)
+		}
+	}
+	return used
+}
+
 func (m *Manager) unprepare(ctx context.Context, k key, uid types.UID) error {
 	unlock, err := m.lock(ctx, k)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m.mu.Lock()
-	c := m.claims[k]
-	if c == nil || !c.PodUIDs.Has(string(uid)) {
-		m.mu.Unlock()
-		return nil
+	c, err := m.dropUser(k, uid)
+	if c == nil || err != nil {
+		return err
 	}
-	if c.PodUIDs.Len() > 1 {
-		c.PodUIDs.Delete(string(uid))
-		defer m.mu.Unlock()
-		return m.save()
-	}
-	names := c.driverNames()
-	m.mu.Unlock()
-	for _, name := range names {
+	for _, name := range c.driverNames() {
 		if err := m.askBack(ctx, name, c); err != nil {
 			return err
 		}
@@ -327,6 +323,21 @@ func (m *Manager) unprepare(ctx context.Context, k key, uid types.UID) error {
 	defer m.mu.Unlock()
 	delete(m.claims, k)
 	return m.save()
+}
+
+// dropUser takes the Pod off a claim that others use, too; it returns one that is the Pod's alone. The caller has locked the claim.
+func (m *Manager) dropUser(k key, uid types.UID) (*claim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.claims[k]
+	switch {
+	case c == nil || !c.PodUIDs.Has(string(uid)):
+		return nil, nil
+	case c.PodUIDs.Len() == 1:
+		return c, nil
+	}
+	c.PodUIDs.Delete(string(uid))
+	return nil, m.save()
 }
 
 // askBack has a driver unprepare a claim.
@@ -354,14 +365,7 @@ func (m *Manager) askBack(ctx context.Context, name string, c *claim) error {
 // Start unprepares the claims of Pods that ended while no kubelet ran, removes the ResourceSlices of drivers that do not respond, and
 // watches the health of their devices, until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
-	m.mu.Lock()
-	m.running = ctx
-	for name, d := range m.drivers {
-		m.watchHealth(name, d)
-		m.removeSlicesUnlessResponding(name, d)
-	}
-	m.removeSlices(ctx, "", m.slicesOfUnknown, func() {})
-	m.mu.Unlock()
+	m.watchRegistered(ctx)
 	defer m.watches.Wait()
 	defer m.closeDrivers()
 	for {
@@ -373,6 +377,18 @@ func (m *Manager) Start(ctx context.Context) error {
 		m.prepareLost(ctx)
 		m.unprepareOrphans(ctx)
 	}
+}
+
+// watchRegistered watches the drivers that were registered before Start.
+func (m *Manager) watchRegistered(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running = ctx
+	for name, d := range m.drivers {
+		m.watchHealth(name, d)
+		m.removeSlicesUnlessResponding(name, d)
+	}
+	m.removeSlices(ctx, "", m.slicesOfUnknown, func() {})
 }
 
 // callTimeout bounds one request to a driver, which may wait for hardware.

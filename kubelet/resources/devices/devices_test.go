@@ -41,6 +41,7 @@ type plugin struct {
 	pluginapi.UnsafeDevicePluginServer
 	options pluginapi.DevicePluginOptions
 	fail    error
+	during  func() // called while devices are allocated
 
 	mu      sync.Mutex // guards all below
 	list    []*pluginapi.Device
@@ -104,6 +105,9 @@ func (p *plugin) GetPreferredAllocation(_ context.Context, request *pluginapi.Pr
 func (p *plugin) Allocate(_ context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	ids := request.ContainerRequests[0].DevicesIds
 	p.note("allocate", ids)
+	if p.during != nil {
+		p.during()
+	}
 	if p.fail != nil {
 		return nil, p.fail
 	}
@@ -280,6 +284,21 @@ func TestDevicesAreGivenToContainers(t *testing.T) {
 	options, err := f.Prepare(t.Context(), &corev1.Pod{}, &corev1.Container{})
 	require.NoError(t, err)
 	require.Nil(t, options, "of a container without devices")
+}
+
+// TestDevicesTakenBackWhileAContainerStarts: the start fails, and the manager goes on.
+func TestDevicesTakenBackWhileAContainerStarts(t *testing.T) {
+	f, p := newFixture(t), newPlugin("x")
+	p.options.PreStartRequired = true
+	p.during = func() { require.NoError(t, f.Release("p")) }
+	f.serve(p, "gpu")
+	f.waitCapacity(1, 1)
+	pod := podOf("p", "1")
+	require.NoError(t, f.admit(pod))
+	_, err := f.prepare(pod)
+	require.ErrorContains(t, err, "were taken back")
+	p.during = nil
+	require.NoError(t, f.admit(podOf("q", "1")))
 }
 
 func TestAllocationsOutliveTheProcess(t *testing.T) {

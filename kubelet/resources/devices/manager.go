@@ -152,8 +152,23 @@ func (m *Manager) Open() error {
 func (m *Manager) save() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
+	given, registered, written := m.snapshot()
+	if err := writeState(m.stateFile(), given, registered); err != nil {
+		return err
+	}
 	m.mu.Lock()
-	given, written := grants{}, []*grant{}
+	defer m.mu.Unlock()
+	for _, g := range written {
+		g.stored = true
+	}
+	return nil
+}
+
+// snapshot returns what the state file has to have, and the grants with a response that are among it.
+func (m *Manager) snapshot() (given grants, registered map[string][]string, written []*grant) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	given, registered = grants{}, map[string][]string{}
 	for uid, containers := range m.given {
 		for container, resources := range containers {
 			for name, g := range resources {
@@ -165,20 +180,10 @@ func (m *Manager) save() error {
 			}
 		}
 	}
-	registered := map[string][]string{}
 	for name, p := range m.pools {
 		registered[name] = p.healthyIDs()
 	}
-	m.mu.Unlock()
-	if err := writeState(m.stateFile(), given, registered); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, g := range written {
-		g.stored = true
-	}
-	return nil
+	return given, registered, written
 }
 
 // saveLogged writes the state file after a change that no caller waits for.
@@ -211,11 +216,19 @@ func (m *Manager) scheduleRemoval(name string) {
 
 // update takes the devices that a plugin reports. A plugin that another one has replaced is ignored.
 func (m *Manager) update(name string, from *plugin, list []*pluginapi.Device) {
+	if pods, ok := m.replace(name, from, list); ok {
+		m.saveLogged()
+		m.notify(pods)
+	}
+}
+
+// replace replaces the devices of a resource, and returns the Pods that have one whose health differs; not ok if the plugin was replaced.
+func (m *Manager) replace(name string, from *plugin, list []*pluginapi.Device) (pods []types.UID, ok bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	p := m.pools[name]
 	if p == nil || p.plugin != from {
-		m.mu.Unlock()
-		return
+		return nil, false
 	}
 	before := p.devices
 	p.devices = map[string]device{}
@@ -226,10 +239,7 @@ func (m *Manager) update(name string, from *plugin, list []*pluginapi.Device) {
 		}
 		p.devices[d.ID] = found
 	}
-	pods := m.affected(name, before, p.devices)
-	m.mu.Unlock()
-	m.saveLogged()
-	m.notify(pods)
+	return m.affected(name, before, p.devices), true
 }
 
 // affected returns the Pods that have a device whose health differs. The caller holds mu.
@@ -263,11 +273,12 @@ func (m *Manager) Release(uid string) error {
 	delete(m.given, uid)
 	delete(m.earlier, uid)
 	delete(m.unknown, uid)
-	if a := m.ahead[uid]; a != nil {
-		a.cancel()
-		delete(m.ahead, uid)
-	}
+	a := m.ahead[uid]
+	delete(m.ahead, uid)
 	m.mu.Unlock()
+	if a != nil {
+		a.cancel()
+	}
 	if !had {
 		return nil
 	}

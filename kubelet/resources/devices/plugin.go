@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/types"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-dev/berth/internal/contain"
@@ -51,18 +52,27 @@ func (m *Manager) register(ctx context.Context, resource, socket string) error {
 		m.deps.Logger.Warn("failed to register device plugin", "resource", resource, "error", err)
 		return err
 	}
-	m.mu.Lock()
-	if m.running == nil || m.running.Err() != nil {
-		m.mu.Unlock()
+	if !m.connected(p) {
 		_ = p.conn.Close()
 		return fmt.Errorf("register device plugin %s: the kubelet is stopping", resource)
 	}
+	m.deps.Logger.Info("device plugin registered", "resource", resource, "socket", socket)
+	return nil
+}
+
+// connected makes a plugin that of its resource, unless the manager is stopping.
+func (m *Manager) connected(p *plugin) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running == nil || m.running.Err() != nil {
+		return false
+	}
 	watching, cancel := context.WithCancel(m.running)
 	p.cancel = cancel
-	of := m.pools[resource]
+	of := m.pools[p.resource]
 	if of == nil {
 		of = &pool{devices: map[string]device{}}
-		m.pools[resource] = of
+		m.pools[p.resource] = of
 	}
 	if of.removal != nil {
 		of.removal.Stop()
@@ -71,11 +81,9 @@ func (m *Manager) register(ctx context.Context, resource, socket string) error {
 		of.plugin.cancel()
 	}
 	of.plugin, of.devices = p, map[string]device{}
-	delete(m.removed, resource)
-	m.connections.Go(contain.Guard("devices.watch", resource, func() { m.watch(watching, p) }))
-	m.mu.Unlock()
-	m.deps.Logger.Info("device plugin registered", "resource", resource, "socket", socket)
-	return nil
+	delete(m.removed, p.resource)
+	m.connections.Go(contain.Guard("devices.watch", p.resource, func() { m.watch(watching, p) }))
+	return true
 }
 
 // watch takes the devices of a plugin until the connection ends.
@@ -97,27 +105,30 @@ func (m *Manager) watch(ctx context.Context, p *plugin) {
 // disconnected records that the plugin is gone: its devices are not healthy, and are forgotten some time later.
 func (m *Manager) disconnected(p *plugin) {
 	p.cancel()
+	if pods, ok := m.markGone(p); ok {
+		m.saveLogged()
+		m.notify(pods)
+	}
+}
+
+// markGone makes the devices of a plugin unhealthy, and returns the Pods that have one; not ok if there is nothing to do.
+func (m *Manager) markGone(p *plugin) (pods []types.UID, ok bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	of := m.pools[p.resource]
 	if of == nil || of.plugin != p {
-		m.mu.Unlock()
-		return
+		return nil, false
 	}
 	before := of.devices
 	of.plugin, of.devices = nil, map[string]device{}
 	for id, d := range before {
 		of.devices[id] = device{nodes: d.nodes}
 	}
-	pods := m.affected(p.resource, before, of.devices)
-	stopping := m.running.Err() != nil
-	if !stopping {
-		m.scheduleRemoval(p.resource)
+	if m.running.Err() != nil {
+		return nil, false
 	}
-	m.mu.Unlock()
-	if !stopping {
-		m.saveLogged()
-		m.notify(pods)
-	}
+	m.scheduleRemoval(p.resource)
+	return m.affected(p.resource, before, of.devices), true
 }
 
 // connection returns the plugin of a resource, nil if none is connected.

@@ -63,9 +63,7 @@ func (p *pool) check(name string, ids []string) error {
 // Prepare has the plugins allocate the container's devices, once, and prepare them for each start of it. A *rejection.Error says
 // that the container cannot have them; after another error Prepare is to be called again.
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*Options, error) {
-	m.mu.Lock()
-	requests := m.requests(pod, c)
-	m.mu.Unlock()
+	requests := m.requestsOf(pod, c)
 	if len(requests) == 0 {
 		return nil, nil
 	}
@@ -91,6 +89,12 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 		}
 	}
 	return m.options(uid, c.Name), nil
+}
+
+func (m *Manager) requestsOf(pod *corev1.Pod, c *corev1.Container) map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.requests(pod, c)
 }
 
 // grantOf returns what the container was given of a resource when its Pod was admitted.
@@ -127,9 +131,7 @@ func (m *Manager) allocate(ctx context.Context, name string, g *grant, n int) er
 	if err := m.prefer(ctx, p, g, n); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	ids := g.devices.ids()
-	m.mu.Unlock()
+	ids := m.idsOf(g)
 	start := time.Now()
 	resp, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
@@ -145,6 +147,12 @@ func (m *Manager) allocate(ctx context.Context, name string, g *grant, n int) er
 	g.response = resp.ContainerResponses[0]
 	m.mu.Unlock()
 	return nil
+}
+
+func (m *Manager) idsOf(g *grant) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return g.devices.ids()
 }
 
 // store writes the state file, unless it has all that the plugins have allocated for the container.
@@ -175,9 +183,7 @@ func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error 
 	if !p.options.GetGetPreferredAllocationAvailable() {
 		return nil
 	}
-	m.mu.Lock()
-	available, must := m.offer(p.resource, g, n), slices.Clone(g.reused)
-	m.mu.Unlock()
+	available, must := m.choices(p.resource, g, n)
 	if len(available) <= n {
 		return nil
 	}
@@ -211,6 +217,13 @@ func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error 
 	return nil
 }
 
+// choices returns the devices that a plugin may prefer for a grant, and those of them that the grant keeps in any case.
+func (m *Manager) choices(name string, g *grant, n int) (available, must []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.offer(name, g, n), slices.Clone(g.reused)
+}
+
 // offer returns the devices from which n may be chosen for a grant: its own, and free ones, those on its NUMA nodes only if they
 // suffice. The caller holds mu.
 func (m *Manager) offer(name string, g *grant, n int) []string {
@@ -242,9 +255,12 @@ func (m *Manager) preStart(ctx context.Context, uid, container, name string) err
 		return nil
 	}
 	m.mu.Lock()
-	ids := m.given.get(uid, container, name).devices.ids()
+	g := m.given[uid][container][name]
 	m.mu.Unlock()
-	if _, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids}); err != nil {
+	if g == nil {
+		return fmt.Errorf("device plugin %s: the container's devices were taken back while it was being started", name)
+	}
+	if _, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: m.idsOf(g)}); err != nil {
 		return fmt.Errorf("device plugin %s: PreStartContainer: %w", name, err)
 	}
 	return nil

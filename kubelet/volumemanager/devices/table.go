@@ -314,15 +314,7 @@ func (t *Table) reportInUseLoop(ctx context.Context) {
 			return
 		case <-t.inUseChanged.C():
 		}
-		t.mu.Lock()
-		change := t.inUseGeneration
-		var list []corev1.UniqueVolumeName
-		for name, known := range t.byName {
-			if known.Attach {
-				list = append(list, corev1.UniqueVolumeName(name))
-			}
-		}
-		t.mu.Unlock()
+		change, list := t.inUse()
 		if t.deps.Node == nil {
 			continue
 		}
@@ -337,6 +329,18 @@ func (t *Table) reportInUseLoop(ctx context.Context) {
 	}
 }
 
+// inUse returns the volumes in use that have to be attached, and the generation of that list.
+func (t *Table) inUse() (generation int64, list []corev1.UniqueVolumeName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, known := range t.byName {
+		if known.Attach {
+			list = append(list, corev1.UniqueVolumeName(name))
+		}
+	}
+	return t.inUseGeneration, list
+}
+
 // unstageLoop unstages devices that have lost their last user, until ctx ends.
 func (t *Table) unstageLoop(ctx context.Context) {
 	var running sync.WaitGroup
@@ -347,16 +351,25 @@ func (t *Table) unstageLoop(ctx context.Context) {
 			return
 		case <-t.unstageQueued.C():
 		}
-		t.mu.Lock()
-		for name := range t.unused {
-			if known, ok := t.byName[name]; ok && !known.unstaging {
-				known.unstaging = true
-				running.Go(contain.Loop(ctx, "devices.unstage", name, func(ctx context.Context) { t.unstage(ctx, known) }))
-			}
+		for _, known := range t.takeUnused() {
+			running.Go(contain.Loop(ctx, "devices.unstage", known.Name, func(ctx context.Context) { t.unstage(ctx, known) }))
 		}
-		clear(t.unused)
-		t.mu.Unlock()
 	}
+}
+
+// takeUnused returns the devices that are to be unstaged and are not being.
+func (t *Table) takeUnused() []*device {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var unused []*device
+	for name := range t.unused {
+		if known, ok := t.byName[name]; ok && !known.unstaging {
+			known.unstaging = true
+			unused = append(unused, known)
+		}
+	}
+	clear(t.unused)
+	return unused
 }
 
 // unstage retries until the device is unstaged and removed from the table, is used again, or ctx ends.

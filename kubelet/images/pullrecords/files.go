@@ -143,9 +143,6 @@ func (m *Manager) write(kind, key string, content any) error {
 		return fmt.Errorf("write image pull record: %w", err)
 	}
 	dir := filepath.Join(m.config.Dir, kind)
-	if err := m.keepDamaged(kind, key); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create directory of image pull records: %w", err)
 	}
@@ -156,15 +153,9 @@ func (m *Manager) write(kind, key string, content any) error {
 }
 
 // keepDamaged gives a damaged record, which is about to be replaced, a second name.
-func (m *Manager) keepDamaged(kind, key string) error {
-	m.mu.RLock()
-	record, found := m.records[key]
-	m.mu.RUnlock()
-	if kind != recordsDir || !found || record != nil {
-		return nil
-	}
-	path := filepath.Join(m.config.Dir, kind, key)
-	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+func (m *Manager) keepDamaged(key string) error {
+	path := filepath.Join(m.config.Dir, recordsDir, key)
+	if info, err := os.Lstat(path); err != nil || info.IsDir() {
 		return nil // atomicfile keeps a directory
 	}
 	if err := os.Link(path, path+".damaged"); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -208,8 +208,13 @@ func (m *Manager) decrement(key string) int {
 func (m *Manager) updateRecord(name, id string, source *Source) error {
 	key := fileName(id)
 	m.mu.Lock()
-	old := m.records[key]
+	old, known := m.records[key]
 	m.mu.Unlock()
+	if known && old == nil {
+		if err := m.keepDamaged(key); err != nil {
+			return err
+		}
+	}
 	next, changed := mergeSource(old, name, id, source)
 	if !changed {
 		return nil

@@ -246,7 +246,7 @@ func TestBrokenRecord(t *testing.T) {
 			f.restart()
 			require.True(t, f.may(image))
 			f.list()
-			require.Empty(t, f.files("pulled"))
+			require.Equal(t, []string{filepath.Base(path) + ".damaged"}, f.files("pulled"))
 		})
 	}
 }
@@ -264,6 +264,10 @@ func TestDamagedRecordStaysUnusable(t *testing.T) {
 		}
 		f.pull(image, pullrecords.Source{})
 		require.True(t, f.may(image))
+		if way != "missing" && way != "no permission" {
+			_, err := os.Lstat(path + ".damaged")
+			require.NoError(t, err, "what was found is kept")
+		}
 		f.restart()
 		require.True(t, f.may(image), "the new record is valid")
 	})

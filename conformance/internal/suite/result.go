@@ -181,7 +181,7 @@ func (r Result) Verdict(complete bool) error {
 	case r.Broken != "":
 		return fmt.Errorf("the suite is broken: %s", r.Broken)
 	case r.Ran == 0:
-		return fmt.Errorf("no spec ran: the focus matches none")
+		return fmt.Errorf("no spec ran: the focus matches none, or all that it matches were skipped")
 	case len(r.Unknown) > 0:
 		return fmt.Errorf("%d names of the expected list are no specs of the suite, the first is %q",
 			len(r.Unknown), r.Unknown[0])

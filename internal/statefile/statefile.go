@@ -76,6 +76,14 @@ func SetAside(logger *slog.Logger, path string, cause error, consequence string)
 	return aside
 }
 
+// SetAsideUnlessFile sets aside what is at path, as SetAside does, if that is no regular file. It is for a file that is written without
+// being read first.
+func SetAsideUnlessFile(logger *slog.Logger, path, consequence string) {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		SetAside(logger, path, fmt.Errorf("%w (%s)", ErrDamaged, info.Mode().Type()), consequence)
+	}
+}
+
 // IsAside reports whether a file of this name was set aside.
 func IsAside(name string) bool {
 	_, ok := atomicfile.AsideOf(name)

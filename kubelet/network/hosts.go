@@ -69,8 +69,7 @@ func writeAliases(b *bytes.Buffer, aliases []corev1.HostAlias) {
 // differs: running containers have this very file mounted, so it must not be replaced. They may write to it, so of what is there no
 // more is read than the content has bytes. What is no file is set aside, which is logged.
 func WriteHosts(logger *slog.Logger, path string, content []byte) error {
-	info, infoErr := os.Lstat(path)
-	if infoErr == nil && info.Mode() == hostsMode {
+	if info, err := os.Lstat(path); err == nil && info.Mode() == hostsMode {
 		if old, err := statefile.Read(path, int64(len(content))); err == nil && bytes.Equal(old, content) {
 			return nil
 		}
@@ -78,10 +77,7 @@ func WriteHosts(logger *slog.Logger, path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("make directory of hosts file %q: %w", path, err)
 	}
-	if infoErr == nil && !info.Mode().IsRegular() {
-		statefile.SetAside(logger, path, fmt.Errorf("%w (%s)", statefile.ErrDamaged, info.Mode().Type()),
-			"the hosts file of a Pod is written again, without what its containers have added")
-	}
+	statefile.SetAsideUnlessFile(logger, path, "the hosts file of a Pod is written again, without what its containers have added")
 	if err := overwrite(path, content); err != nil {
 		return fmt.Errorf("write hosts file %q: %w", path, err)
 	}

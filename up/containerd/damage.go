@@ -21,8 +21,10 @@ import (
 const registriesDir = "certs.d"
 
 // SetAsideDamaged sets containerd's directory aside if one of the databases there is none, or a part of one: containerd would not start with it. What is
-// then in its place is empty: images are imported or pulled, and containers created, again. Nothing is deleted. No containerd may run.
+// then in its place is empty: images are imported or pulled, and containers created, again. It sets aside, too, what is no file in the place
+// of the pod network's configuration. Nothing is deleted. No containerd may run.
 func (c Config) SetAsideDamaged(ctx context.Context, logger *slog.Logger) error {
+	statefile.SetAsideUnlessFile(logger, filepath.Join(c.CNIConfDir, networkFile), "the configuration of the pod network is written again")
 	files, err := filepath.Glob(filepath.Join(c.Root, "io.containerd.*", "*.db"))
 	if err != nil {
 		return err

@@ -60,6 +60,25 @@ func TestDamagedDatabaseIsSetAside(t *testing.T) {
 	})
 }
 
+// TestNetworksConfigurationThatIsNoFile: it is kept and logged, and a file, which every start writes again, is not.
+func TestNetworksConfigurationThatIsNoFile(t *testing.T) {
+	dir := t.TempDir()
+	config := Config{Root: filepath.Join(dir, "containerd"), CNIConfDir: dir}
+	path := filepath.Join(dir, networkFile)
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	require.NoError(t, os.Mkdir(path, 0o700))
+	require.NoError(t, config.SetAsideDamaged(t.Context(), logger))
+	require.DirExists(t, path+".damaged")
+	require.Contains(t, log.String(), "the configuration of the pod network is written again")
+
+	log.Reset()
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	require.NoError(t, config.SetAsideDamaged(t.Context(), logger))
+	require.FileExists(t, path)
+	require.Empty(t, log.String())
+}
+
 func TestContainerdsDirectoryThatIsWholeStays(t *testing.T) {
 	config := Config{Root: filepath.Join(t.TempDir(), "containerd")}
 	require.NoError(t, config.SetAsideDamaged(t.Context(), slog.New(slog.DiscardHandler)), "a first start")

@@ -158,8 +158,8 @@ func (l Layout) saveState() error {
 		if foreign, err := l.foreignContent(); err != nil {
 			return err
 		} else if foreign != "" {
-			return fmt.Errorf("--data-dir %s contains %q but no cluster.json: it was not created by berth, or not completely; "+
-				"choose another directory, or delete it", l.DataDir, foreign)
+			return fmt.Errorf("--data-dir %s contains %q but no cluster.json: restore that file from a backup if this is a cluster's directory; "+
+				"if it is not, choose another one", l.DataDir, foreign)
 		}
 		if err := l.checkKubeletRoot(); err != nil {
 			return err

@@ -43,16 +43,7 @@ func (m *Manager) ActivePods() []*corev1.Pod {
 
 // DiscardEnded removes the containers of the Pods that have ended, with their logs. It returns when that was tried for all.
 func (m *Manager) DiscardEnded(ctx context.Context) error {
-	var pending []<-chan struct{}
-	for _, w := range m.workersOfEnded() {
-		done := make(chan struct{})
-		pending = append(pending, done)
-		w.post(func() {
-			w.eviction.discard = true
-			w.eviction.waiters = append(w.eviction.waiters, func() { close(done) })
-		})
-	}
-	for _, done := range pending {
+	for _, done := range m.postDiscards() {
 		select {
 		case <-done:
 		case <-ctx.Done():
@@ -62,16 +53,23 @@ func (m *Manager) DiscardEnded(ctx context.Context) error {
 	return nil
 }
 
-func (m *Manager) workersOfEnded() []*worker {
+// postDiscards has the workers of ended Pods remove the containers, and returns channels that are closed when that was tried. It posts
+// while it holds mu: a worker that is no longer known does not read its inbox any more.
+func (m *Manager) postDiscards() (pending []<-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var ended []*worker
 	for _, w := range m.workers {
-		if w.released.Load() {
-			ended = append(ended, w)
+		if !w.released.Load() {
+			continue
 		}
+		done := make(chan struct{})
+		pending = append(pending, done)
+		w.post(func() {
+			w.eviction.discard = true
+			w.eviction.waiters = append(w.eviction.waiters, func() { close(done) })
+		})
 	}
-	return ended
+	return pending
 }
 
 // evict makes the Pod end as failed. It runs in the worker's goroutine.

@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -23,14 +22,7 @@ var (
 // TestLocksAreReleasedByPanics fails for a mutex that is unlocked by a statement instead of by defer although a function is called in
 // between that may panic. A panic in one Pod's goroutine is recovered; a mutex that it leaves locked would stop all others.
 func TestLocksAreReleasedByPanics(t *testing.T) {
-	locks := 0
-	walkNodeSources(t, func(path string) {
-		found, problems := checkLocks(t, path, nil)
-		locks += found
-		for _, problem := range problems {
-			t.Errorf("%s is called while a mutex is locked: unlock it with defer, in a function of its own if need be", problem)
-		}
-	})
+	locks := checkNodeSources(t, checkLocks, "called while a mutex is locked: unlock it with defer, in a function of its own if need be")
 	require.Greater(t, locks, 500, "the test finds too few locks")
 }
 
@@ -72,11 +64,6 @@ func g() {
 // checkLocks returns how often a file locks a mutex, and the calls that may panic before it is unlocked.
 func checkLocks(t *testing.T, path string, source []byte) (found int, problems []string) {
 	t.Helper()
-	if source == nil {
-		var err error
-		source, err = os.ReadFile(path)
-		require.NoError(t, err)
-	}
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, source, 0)
 	require.NoError(t, err)

@@ -37,19 +37,13 @@ var notNode = []string{
 // TestEveryGoroutineContainsPanics fails for a go statement, a call of a Go method, or a server, of any module, that has no root in a
 // package contain, or guard in the shim: a panic there would end the process.
 func TestEveryGoroutineContainsPanics(t *testing.T) {
-	roots := 0
-	walkNodeSources(t, func(path string) {
-		found, problems := checkRoots(t, path, nil)
-		roots += found
-		for _, problem := range problems {
-			t.Errorf("%s: begin it with contain.Do, Func, Guard, Loop or Recover", problem)
-		}
-	})
+	roots := checkNodeSources(t, checkRoots, "begin it with contain.Do, Func, Guard, Loop or Recover")
 	require.Greater(t, roots, 100, "the test finds too few goroutines")
 }
 
-// walkNodeSources calls fn with the path of each source file of the programs of a node in which a panic has to be contained.
-func walkNodeSources(t *testing.T, fn func(path string)) {
+// checkNodeSources fails for each problem in a source file of the programs of a node in which a panic has to be contained, and returns
+// how much check has found in all.
+func checkNodeSources(t *testing.T, check func(t *testing.T, path string, source []byte) (found int, problems []string), remedy string) (all int) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -60,11 +54,20 @@ func walkNodeSources(t *testing.T, fn func(path string)) {
 		case entry.IsDir() && (slices.Contains(notNode, rel) || strings.HasPrefix(entry.Name(), ".") && path != ".." || uncontained[rel] != ""):
 			return filepath.SkipDir
 		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && uncontained[rel] == "":
-			fn(path)
+			source, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			found, problems := check(t, path, source)
+			all += found
+			for _, problem := range problems {
+				t.Errorf("%s: %s", problem, remedy)
+			}
 		}
 		return nil
 	})
 	require.NoError(t, err)
+	return all
 }
 
 // TestCheckRoots covers each form.
@@ -94,11 +97,6 @@ func f() {
 // checkRoots returns the number of goroutines and servers of a file, and the places of those without a root.
 func checkRoots(t *testing.T, path string, source []byte) (found int, problems []string) {
 	t.Helper()
-	if source == nil {
-		var err error
-		source, err = os.ReadFile(path)
-		require.NoError(t, err)
-	}
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, source, 0)
 	require.NoError(t, err)

@@ -305,10 +305,5 @@ func (e *Engine) nextWakeup(now, lastSync, lastPass time.Time) time.Time {
 
 // dueWakeups removes and returns the pairs and nodes whose time has come.
 func (e *Engine) dueWakeups() []cache.VolumeNode {
-	var due []cache.VolumeNode
-	now := e.clock.Now()
-	for pair, ok := e.wakeups.PopDue(now); ok; pair, ok = e.wakeups.PopDue(now) {
-		due = append(due, pair)
-	}
-	return due
+	return e.wakeups.PopAllDue(e.clock.Now())
 }

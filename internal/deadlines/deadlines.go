@@ -68,6 +68,14 @@ func (q *Queue[K]) PopDue(now time.Time) (key K, ok bool) {
 	return key, true
 }
 
+// PopAllDue removes all keys whose deadlines are not after now and returns them, the earliest first.
+func (q *Queue[K]) PopAllDue(now time.Time) (due []K) {
+	for key, ok := q.PopDue(now); ok; key, ok = q.PopDue(now) {
+		due = append(due, key)
+	}
+	return due
+}
+
 // Len returns the number of deadlines.
 func (q *Queue[K]) Len() int { return len(q.heap) }
 

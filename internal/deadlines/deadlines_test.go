@@ -57,9 +57,10 @@ func TestQueueAgainstMap(t *testing.T) {
 					delete(model, key)
 				}
 			}
-			for key, ok := q.PopDue(now); ok; key, ok = q.PopDue(now) {
+			if key, ok := q.PopDue(now); ok {
 				got = append(got, key)
 			}
+			got = append(got, q.PopAllDue(now)...)
 			require.ElementsMatch(t, want, got)
 		}
 		require.Equal(t, len(model), q.Len())

@@ -130,12 +130,7 @@ func (m *Manager) Start(ctx context.Context) error {
 func (m *Manager) takeDue() []*entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var due []*entry
-	now := m.deps.Clock.Now()
-	for one, ok := m.due.PopDue(now); ok; one, ok = m.due.PopDue(now) {
-		due = append(due, one)
-	}
-	return due
+	return m.due.PopAllDue(m.deps.Clock.Now())
 }
 
 // waitDue waits for the next deadline. It returns false when ctx has ended.

@@ -131,9 +131,7 @@ func (m *Manager) takeDue() (due []*entry, wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.clock.Now()
-	for entry, ok := m.renewals.PopDue(now); ok; entry, ok = m.renewals.PopDue(now) {
-		due = append(due, entry)
-	}
+	due = m.renewals.PopAllDue(now)
 	if at, ok := m.renewals.Next(); ok {
 		wait = at.Sub(now)
 	}

@@ -102,7 +102,7 @@ func (s *Supervisor) handle(request Request) {
 			s.start(*request.Program, false)
 		}
 	case KindStop:
-		if program := s.running(request.Name); program != nil {
+		if program := s.programNamed(request.Name); program != nil {
 			program.cancel()
 		}
 	case KindSeen:

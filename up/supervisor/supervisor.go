@@ -245,8 +245,8 @@ func (s *Supervisor) onLine(program *supervised, line string) {
 	s.send(Event{Program: program.Name, Line: &line})
 }
 
-// running returns a program that runs, nil if it does not.
-func (s *Supervisor) running(name string) *supervised {
+// programNamed returns a program that runs, nil if it does not.
+func (s *Supervisor) programNamed(name string) *supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.find(name)

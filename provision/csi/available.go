@@ -45,8 +45,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 	d.mu.Lock()
 	d.startCtx = ctx
 	d.mu.Unlock()
-	conn, err := d.connect()
-	if err != nil {
+	if _, err := d.connect(); err != nil {
 		return err
 	}
 	watcher := fswatch.New(d.logger, "socket of the driver "+d.config.Name)
@@ -73,7 +72,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 			}
 		case event := <-watcher.Events():
 			if event.Name == d.config.Socket && event.Has(fsnotify.Create) {
-				conn.ResetConnectBackoff()
+				d.dialer.created.Notify()
 				prober.begin()
 			}
 		case err := <-watcher.Errors():

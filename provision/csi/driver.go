@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/wakeup"
 )
@@ -26,8 +27,8 @@ var errWrongDriver = errors.New("another driver serves on the socket")
 // errNotReady is the error for a driver that serves and is still starting.
 var errNotReady = status.Error(codes.FailedPrecondition, "the driver reports that it is not ready")
 
-// maxReconnectDelay is the longest pause between two tries to connect if the socket's directory cannot be watched.
-const maxReconnectDelay = 5 * time.Second
+// redialDelay is gRPC's pause between two tries to connect; the dialer makes those that matter.
+const redialDelay = 10 * time.Millisecond
 
 // capabilities are those that a driver reports.
 type capabilities struct {
@@ -42,6 +43,7 @@ type capabilities struct {
 type driver struct {
 	config Config
 	logger *slog.Logger
+	dialer *dialer
 
 	mu     sync.Mutex
 	closed bool
@@ -59,7 +61,9 @@ type driver struct {
 }
 
 func newDriver(config Config, logger *slog.Logger) *driver {
-	return &driver{config: config, logger: logger, ended: wakeup.NewSignal()}
+	return &driver{
+		config: config, logger: logger, dialer: newDialer(config.Socket, clock.RealClock{}), ended: wakeup.NewSignal(),
+	}
 }
 
 func (d *driver) context() (context.Context, error) {
@@ -80,13 +84,15 @@ func (d *driver) connect() (*grpc.ClientConn, error) {
 	if d.conn != nil {
 		return d.conn, nil
 	}
-	delays := backoff.DefaultConfig
-	delays.BaseDelay, delays.MaxDelay = 100*time.Millisecond, maxReconnectDelay
 	conn, err := grpc.NewClient("unix://"+d.config.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // some drivers' HTTP/2 refuses the path of a socket
 		grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: delays, MinConnectTimeout: maxReconnectDelay}),
+		grpc.WithContextDialer(d.dialer.dial),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialDelay, Multiplier: 1, MaxDelay: redialDelay},
+			MinConnectTimeout: 2 * dialDelayMax, // the dialer's pause is part of it
+		}),
 		// A response that is too large must not look like an error of the driver.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 		grpc.WithStatsHandler(connObserver{d}),
@@ -140,6 +146,7 @@ func (d *driver) keep(capabilities *capabilities, connections int) {
 	}
 	d.mu.Unlock()
 	if first {
+		d.dialer.proven()
 		d.logger.Info("connected to driver", "version", capabilities.version, "topology", capabilities.topology)
 		d.available.Notify()
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/berth-dev/berth/kubelet/cadvisor"
+	"github.com/berth-dev/berth/kubelet/cm"
 	v1 "github.com/google/cadvisor/info/v1"
 	v2 "github.com/google/cadvisor/info/v2"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,8 +34,13 @@ func (k *Kubelet) GetContainerInfo(podFullName string, podUID types.UID, contain
 	if err != nil {
 		return nil, err
 	}
-	group := path.Join(k.parts.Cgroups.CgroupParent(pod), id)
-	return k.deps.Machine.ContainerInfo(group, req)
+	var info *v1.ContainerInfo
+	for _, name := range cm.ContainerCgroups(id) {
+		if info, err = k.deps.Machine.ContainerInfo(path.Join(k.parts.Cgroups.CgroupParent(pod), name), req); err == nil {
+			return info, nil
+		}
+	}
+	return nil, fmt.Errorf("measure container %q of Pod %q: %w", containerName, podFullName, err)
 }
 
 // GetContainerInfoV2 returns the usage of cgroups: of the named one, or of all below it if the options say so.

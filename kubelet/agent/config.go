@@ -317,6 +317,8 @@ type ServerConfig struct {
 	Profiling, Contention bool
 	// DebugFlags lets clients change the log level at /debug/flags/v.
 	DebugFlags bool
+	// RuntimeMetrics serves the container runtime's metrics at /metrics/cadvisor, in place of those of the kernel.
+	RuntimeMetrics bool
 	// NoDebugging turns off what runs or reads something in containers: exec, attach, port-forward, run, logs.
 	NoDebugging bool
 }

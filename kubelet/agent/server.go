@@ -12,6 +12,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/metrics"
 	"github.com/berth-dev/berth/kubelet/server"
 	"github.com/berth-dev/berth/kubelet/stats"
+	"github.com/berth-dev/berth/kubelet/stats/containermetrics"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 )
 
@@ -41,8 +42,12 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	if deps.machineGiven {
 		machine = deps.Machine
 	}
+	containers, err := newContainerMetrics(base, runtime, n, s)
+	if err != nil {
+		return nil, err
+	}
 	if s.stats, err = stats.New(stats.Deps{
-		Machine: machine, Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock, Logger: deps.Logger,
+		Containers: containers, Machine: machine, Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock, Logger: deps.Logger,
 		Cgroups: n.cgroups, Layout: s.nodeConfig, RuntimePID: runtime.pid(),
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(config.Logs.PodsDir, pod.Namespace, pod.Name, pod.UID)
@@ -58,6 +63,21 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	}
 	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), pods)
 	return s, s.listen(base, n)
+}
+
+// newContainerMetrics returns what serves /metrics/cadvisor, nil if the runtime's metrics do.
+func newContainerMetrics(base *base, runtime *runtimeComponents, n *nodeComponents, s *serverComponents) (stats.Containers, error) {
+	if base.config.Server.RuntimeMetrics {
+		return nil, nil
+	}
+	return containermetrics.New(containermetrics.Deps{
+		Machine: base.deps.Machine, Runtime: runtime.client, Cgroups: n.cgroups, Pods: s.host.GetPods, Layout: s.nodeConfig,
+		RuntimePID: runtime.pid(), Clock: base.deps.Clock, Logger: base.deps.Logger,
+		Version: func() (containermetrics.Version, error) {
+			info, err := n.machine.Info()
+			return containermetrics.Version{Kernel: info.Kernel, OS: info.OSImage}, err
+		},
+	})
 }
 
 // listen creates the server, if there is an address to listen on.

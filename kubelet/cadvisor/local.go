@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	v1 "github.com/google/cadvisor/info/v1"
 	v2 "github.com/google/cadvisor/info/v2"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
 
 // Local is the machine that this process runs on. It is safe for concurrent use.
@@ -37,8 +36,16 @@ func (l *Local) MachineInfo() (*v1.MachineInfo, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return nil, fmt.Errorf("read the machine's memory: %w", err)
 	}
+	topology, err := machine.Read(machine.Config{})
+	if err != nil {
+		return nil, err
+	}
+	cores, sockets := map[int]bool{}, map[int]bool{}
+	for _, cpu := range topology.CPUs {
+		cores[cpu.Core], sockets[cpu.Socket] = true, true
+	}
 	return &v1.MachineInfo{
-		Timestamp: l.clock.Now(), NumCores: runtime.NumCPU(), MemoryCapacity: uint64(info.Totalram) * uint64(info.Unit),
+		Timestamp: l.clock.Now(), NumCores: runtime.NumCPU(), NumPhysicalCores: len(cores), NumSockets: len(sockets), MemoryCapacity: uint64(info.Totalram) * uint64(info.Unit),
 		SwapCapacity: uint64(info.Totalswap) * uint64(info.Unit),
 		MachineID:    word("/etc/machine-id"), BootID: word("/proc/sys/kernel/random/boot_id"),
 		SystemUUID: word("/sys/class/dmi/id/product_uuid"),
@@ -131,7 +138,7 @@ func (l *Local) DirFsInfo(path string) (v2.FsInfo, error) {
 // groups are a cgroup's directories, by controller; "" is version 2.
 type groups map[string]string
 
-// find finds a cgroup's directories.
+// find finds a cgroup's directories, of the controllers that count what is reported.
 func find(name string) (groups, error) {
 	if !strings.HasPrefix(name, "/") || filepath.Clean(name) != name {
 		return nil, fmt.Errorf("container %q: want the clean path of a cgroup", name)
@@ -150,7 +157,7 @@ func find(name string) (groups, error) {
 			found[""] = dir
 		}
 		for _, controller := range h.Controllers {
-			if !h.Unified {
+			if !h.Unified && slices.Contains([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, controller) {
 				found[controller] = dir
 			}
 		}
@@ -187,62 +194,4 @@ func below(name string) ([]string, error) {
 		return nil, fmt.Errorf("list cgroups below %q: %w", name, err)
 	}
 	return names, nil
-}
-
-// info reads the usage of a cgroup.
-func (l *Local) info(name string, dirs groups) (*v1.ContainerInfo, error) {
-	stats := &v1.ContainerStats{Timestamp: l.clock.Now()}
-	spec := v1.ContainerSpec{}
-	if dir := dirs[""]; dir != "" {
-		spec.HasCpu, spec.HasMemory = true, true
-		usec := fields(filepath.Join(dir, "cpu.stat"))
-		stats.Cpu.Usage.Total = usec["usage_usec"] * uint64(time.Microsecond)
-		stats.Cpu.Usage.User = usec["user_usec"] * uint64(time.Microsecond)
-		stats.Cpu.Usage.System = usec["system_usec"] * uint64(time.Microsecond)
-		memory := fields(filepath.Join(dir, "memory.stat"))
-		stats.Memory.Usage = number(filepath.Join(dir, "memory.current"))
-		stats.Memory.RSS, stats.Memory.Cache = memory["anon"], memory["file"]
-		stats.Memory.WorkingSet = less(stats.Memory.Usage, memory["inactive_file"])
-	}
-	if dir := dirs["cpuacct"]; dir != "" {
-		spec.HasCpu = true
-		stats.Cpu.Usage.Total = number(filepath.Join(dir, "cpuacct.usage"))
-		stats.Cpu.Usage.User = number(filepath.Join(dir, "cpuacct.usage_user"))
-		stats.Cpu.Usage.System = number(filepath.Join(dir, "cpuacct.usage_sys"))
-	}
-	if dir := dirs["memory"]; dir != "" {
-		spec.HasMemory = true
-		memory := fields(filepath.Join(dir, "memory.stat"))
-		stats.Memory.Usage = number(filepath.Join(dir, "memory.usage_in_bytes"))
-		stats.Memory.RSS, stats.Memory.Cache = memory["total_rss"], memory["total_cache"]
-		stats.Memory.WorkingSet = less(stats.Memory.Usage, memory["total_inactive_file"])
-	}
-	if !spec.HasCpu && !spec.HasMemory {
-		return nil, fmt.Errorf("container %q: neither its cpu nor its memory is counted", name)
-	}
-	return &v1.ContainerInfo{
-		ContainerReference: v1.ContainerReference{Name: name}, Spec: spec, Stats: []*v1.ContainerStats{stats},
-	}, nil
-}
-
-func less(a, b uint64) uint64 { return a - min(a, b) }
-
-func number(path string) uint64 {
-	n, err := strconv.ParseUint(word(path), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// fields reads a file of lines "name number".
-func fields(path string) map[string]uint64 {
-	out := map[string]uint64{}
-	for line := range strings.Lines(word(path)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
-			out[name] = n
-		}
-	}
-	return out
 }

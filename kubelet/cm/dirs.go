@@ -15,7 +15,9 @@ import (
 type Dirs struct {
 	// CPU has the files of the controller cpuacct, Memory those of memory. With Unified, version 2, they are one.
 	CPU, Memory string
-	Unified     bool
+	// Group is the cgroup's path from the root of the hierarchy that counts memory, empty without one.
+	Group   string
+	Unified bool
 }
 
 // PodsDirs returns those of the cgroup of all Pods.
@@ -80,6 +82,9 @@ func (m *Manager) findDirs(where func(h Hierarchy, controller string) (string, e
 				return Dirs{}, err
 			}
 			*dir, dirs.Unified = filepath.Join(h.Dir, group), h.Unified
+			if controller == "memory" {
+				dirs.Group = path.Join("/", group)
+			}
 		}
 	}
 	return dirs, nil

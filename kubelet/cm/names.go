@@ -98,6 +98,12 @@ func (m *Manager) podCgroup(pod *corev1.Pod) cgroupName {
 	return m.qosCgroup(qos.Class(pod)).child(podPrefix + string(pod.UID))
 }
 
+// ContainerCgroups returns the names that a container's cgroup may have below that of its Pod: the container's ID, and what containerd and
+// CRI-O make of it for systemd.
+func ContainerCgroups(id string) []string {
+	return []string{id, "cri-containerd-" + id + ".scope", "crio-" + id + ".scope"}
+}
+
 // podUID parses the Pod's UID from the last element of its cgroup's path.
 func (m *Manager) podUID(element string) (types.UID, bool) {
 	if m.Driver() == DriverSystemd {

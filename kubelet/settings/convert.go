@@ -199,7 +199,7 @@ func convertServer(c *Configuration) (agent.ServerConfig, error) {
 		},
 		LogQuery: ptr.Deref(c.EnableSystemLogQuery, false), Profiling: *c.EnableProfilingHandler, Contention: c.EnableContentionProfiling,
 		DebugFlags: *c.EnableDebugFlagsHandler, NoDebugging: !*c.EnableDebuggingHandlers,
-		StreamIdleTimeout: c.StreamingConnectionIdleTimeout.Duration,
+		StreamIdleTimeout: c.StreamingConnectionIdleTimeout.Duration, RuntimeMetrics: c.FeatureGates[gateRuntimeMetrics],
 	}
 	if *c.EnableServer {
 		out.Addresses = []string{hostPort(c.Address, c.Port)}

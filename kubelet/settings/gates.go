@@ -33,8 +33,7 @@ func differentHere() map[string]bool {
 		here[name] = false
 	}
 	for _, name := range []string{
-		gateProjectQuotas, "ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodAndContainerStatsFromCRI", "PodCertificateRequest",
-		"PodLogsQuerySplitStreams",
+		gateProjectQuotas, "ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodCertificateRequest", "PodLogsQuerySplitStreams",
 	} {
 		here[name] = true
 	}
@@ -46,6 +45,9 @@ const gateMemoryQoS = "MemoryQoS"
 
 // gateProjectQuotas measures emptyDirs by project quotas.
 const gateProjectQuotas = "LocalStorageCapacityIsolationFSQuotaMonitoring"
+
+// gateRuntimeMetrics serves the container runtime's metrics of containers in place of what the kernel counts.
+const gateRuntimeMetrics = "PodAndContainerStatsFromCRI"
 
 // Gates that are on by default, and without which the kubelet does less.
 const (
@@ -68,7 +70,7 @@ const (
 func switched() []string {
 	return []string{
 		gateMemoryQoS, gateProjectQuotas, gateQuotaPeriod, gateNoExclusiveQuota, gatePodResources, gateShutdown, gateShutdownPriorities,
-		gateListActive, gateBetaCPUOptions, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+		gateListActive, gateBetaCPUOptions, gateRuntimeMetrics, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
 	}
 }
 

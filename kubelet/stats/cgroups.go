@@ -226,10 +226,9 @@ func addSwap(s *statsapi.PodStats, ids []string, dirs *cm.Dirs, now time.Time) {
 	}
 }
 
-// containerSwapOf reads the swap usage of a container in a Pod's cgroup. Its own cgroup has the container's ID as its name, or what the
-// runtimes make of that for systemd.
+// containerSwapOf reads the swap usage of a container in a Pod's cgroup.
 func containerSwapOf(pod *cm.Dirs, id string, now time.Time) *statsapi.SwapStats {
-	for _, name := range []string{id, "cri-containerd-" + id + ".scope", "crio-" + id + ".scope"} {
+	for _, name := range cm.ContainerCgroups(id) {
 		dirs := cm.Dirs{Unified: pod.Unified, Memory: filepath.Join(pod.Memory, name)}
 		var stat map[string]uint64
 		if !dirs.Unified {

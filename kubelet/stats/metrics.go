@@ -87,8 +87,11 @@ func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 	}
 }
 
-// Cadvisor returns the metrics of /metrics/cadvisor that the runtime provides. They are read when they are gathered.
+// Cadvisor returns the metrics of /metrics/cadvisor. They are read when they are gathered.
 func (p *Provider) Cadvisor(ctx context.Context) prometheus.Gatherer {
+	if p.deps.Containers != nil {
+		return p.deps.Containers.Gatherer(ctx)
+	}
 	return gatherer(func(out chan<- prometheus.Metric) {
 		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 		defer cancel()

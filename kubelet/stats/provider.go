@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,12 @@ type Cgroups interface {
 	ProcessDirs(file string) (dirs cm.Dirs, alone bool, err error)
 }
 
+// Containers has the metrics of the node's containers. *containermetrics.Exporter implements it.
+type Containers interface {
+	// Gatherer returns the metrics of one scrape, which are read when they are gathered, within ctx.
+	Gatherer(ctx context.Context) prometheus.Gatherer
+}
+
 // Config are the values of a Provider.
 type Config struct {
 	NodeName string
@@ -72,6 +79,8 @@ type Deps struct {
 	Cgroups Cgroups
 	// Layout returns the configured cgroup names of the node's own programs.
 	Layout func() cm.NodeConfig
+	// Containers, if set, has the metrics of /metrics/cadvisor; without it they are those of the runtime.
+	Containers Containers
 	// Machine, if set, measures the node in place of the kernel's files.
 	Machine Machine
 	// RuntimePID returns the container runtime's process id, 0 if unknown.

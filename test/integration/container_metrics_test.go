@@ -1,0 +1,97 @@
+//go:build integration
+
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+)
+
+// scraped are metrics by their names.
+type scraped map[string]*dto.MetricFamily
+
+// find returns the values of a metric that has these labels.
+func (s scraped) find(name string, labels map[string]string) (values []float64) {
+	for _, m := range s[name].GetMetric() {
+		matches := 0
+		for _, l := range m.Label {
+			if want, ok := labels[l.GetName()]; ok && want == l.GetValue() {
+				matches++
+			}
+		}
+		if matches == len(labels) {
+			values = append(values, m.GetGauge().GetValue()+m.GetCounter().GetValue()+m.GetUntyped().GetValue())
+		}
+	}
+	return values
+}
+
+// TestContainerMetrics scrapes /metrics/cadvisor as Prometheus does: of a Pod with a limit, of one in the node's network, and of the machine.
+func TestContainerMetrics(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	for name, spec := range map[string]string{"limited": "", "host": `"hostNetwork": true, `} {
+		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "labels": {"app": %q}}, "spec": {%s
+			"terminationGracePeriodSeconds": 0, "containers": [%s]}}`, name, name, spec,
+			shell("/bin/busybox dd if=/dev/zero of=/written bs=1M count=2; exec /bin/busybox sleep 3600",
+				`"name": "main", "resources": {"limits": {"memory": "80M", "cpu": "1"}}`)))
+		c.waitPod("app="+name, "ready", isReady)
+	}
+	main := map[string]string{"namespace": "default", "pod": "limited", "container": "main"}
+	var all scraped
+	require.NoError(t, retryUntil(t.Context(), func() error {
+		page := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/metrics/cadvisor")
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader([]byte(page)))
+		require.NoError(t, err)
+		all = families
+		// The runtime measures what containers have written from time to time.
+		if written := all.find("container_fs_usage_bytes", main); len(written) != 1 || written[0] < 2<<20 {
+			return fmt.Errorf("the container has written %v bytes, want 2 MiB", written)
+		}
+		return nil
+	}, nil))
+
+	one := func(name string, labels map[string]string) float64 {
+		t.Helper()
+		values := all.find(name, labels)
+		require.Len(t, values, 1, "%s of %v", name, labels)
+		return values[0]
+	}
+	require.Positive(t, one("container_cpu_usage_seconds_total", main))
+	require.Positive(t, one("container_memory_working_set_bytes", main))
+	require.Positive(t, one("container_memory_usage_bytes", main))
+	require.Positive(t, one("container_start_time_seconds", main))
+	require.InDelta(t, 80e6, one("container_spec_memory_limit_bytes", main), 64<<10, "as the kernel rounds it to pages")
+	require.EqualValues(t, 100000, one("container_spec_cpu_quota", main))
+	require.EqualValues(t, 1, one("container_processes", main))
+	require.EqualValues(t, 0, one("container_oom_events_total", main))
+	require.Positive(t, one("container_file_descriptors", main))
+	require.Positive(t, one("container_ulimits_soft", main))
+	require.NotEmpty(t, all.find("container_memory_failures_total", main))
+
+	pod := map[string]string{"namespace": "default", "pod": "limited", "container": ""}
+	require.Positive(t, one("container_network_receive_bytes_total", map[string]string{"pod": "limited", "interface": "eth0"}))
+	require.Len(t, all.find("container_memory_working_set_bytes", pod), 2, "the Pod's cgroup and its sandbox")
+	require.Empty(t, all.find("container_network_receive_bytes_total", map[string]string{"pod": "host"}),
+		"the network of the node is counted once")
+	machine := map[string]string{"id": "/"}
+	require.NotEmpty(t, all.find("container_network_receive_bytes_total", machine))
+	require.NotEmpty(t, all.find("container_fs_limit_bytes", machine))
+	require.NotEmpty(t, all.find("container_fs_io_time_seconds_total", machine))
+	require.Positive(t, one("container_cpu_usage_seconds_total", machine))
+	require.Equal(t, one("machine_memory_bytes", nil), one("container_spec_memory_limit_bytes", machine))
+	require.Positive(t, one("machine_cpu_cores", nil))
+	require.Positive(t, one("machine_cpu_physical_cores", nil))
+	require.Zero(t, one("container_scrape_error", nil))
+	require.Zero(t, one("machine_scrape_error", nil))
+	require.Contains(t, all, "cadvisor_version_info")
+}

@@ -52,6 +52,8 @@ type base struct {
 	metrics *registries
 	// signals wake the pod workers.
 	signals *podworker.Signals
+	// statuses writes the statuses of Pods.
+	statuses *status.Writer
 	// podEvents sends the changes of Pods on the node.
 	podEvents *status.Broadcaster
 	// pressure is the node's current shortage of resources.
@@ -83,6 +85,12 @@ func newBase(deps Deps, config Config) (*base, error) {
 	b := &base{
 		config: config, deps: deps, metrics: metrics, signals: podworker.NewSignals(), podEvents: &status.Broadcaster{},
 		pressure: &eviction.Pressure{}, starts: starting.NewGate(deps.Clock),
+	}
+	if b.statuses, err = status.NewWriter(status.WriterDeps{
+		Client: deps.Client, Observe: metrics.pods.ObserveStatusWrite, Yields: b.starts.Yields, Timeline: deps.Timeline,
+		Clock: deps.Clock, Logger: deps.Logger,
+	}, status.WriterConfig{}); err != nil {
+		return nil, err
 	}
 	if deps.Recorder == nil {
 		b.deps.Recorder, b.events = newRecorder(&deps, config.Node.Name, config.Events, b.starts.Yield)
@@ -217,7 +225,7 @@ func (a *Agent) startTable(addresses *addressWatcher, runtime *runtimeWatcher) [
 		{"csi node", s.csiNode.Start, needsAPI},
 		{"csi limits", s.refreshLimits, needsAPI},
 		{"plugins", s.plugins.Start, needsAPI},
-		{"statuses", p.statuses.Start, !needsAPI},
+		{"statuses", a.base.statuses.Start, !needsAPI},
 		{"mirror pods", p.mirrors.Start, !needsAPI},
 		{"volumes", s.volumes.Start, !needsAPI},
 		{"probes", p.probes.Start, !needsAPI},

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 	"github.com/berth-dev/berth/kubelet/runtimehelper"
 	"github.com/berth-dev/berth/kubelet/starting"
-	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // podComponents run the Pods.
@@ -26,7 +25,6 @@ type podComponents struct {
 	services *runtimehelper.Services
 	helper   *runtimehelper.Helper
 	images   *images.Manager
-	statuses *status.Writer
 	mirrors  *mirror.Manager
 	probes   *prober.Manager
 	watcher  *pleg.Watcher
@@ -51,13 +49,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 	}); err != nil {
 		return nil, err
 	}
-	if p.statuses, err = status.NewWriter(status.WriterDeps{
-		Client: deps.Client, Observe: base.metrics.pods.ObserveStatusWrite, Yields: base.starts.Yields, Timeline: deps.Timeline,
-		Clock: deps.Clock, Logger: deps.Logger,
-	}, status.WriterConfig{}); err != nil {
-		return nil, err
-	}
-	if p.mirrors, err = newMirrors(base, n, p.statuses); err != nil {
+	if p.mirrors, err = newMirrors(base, n); err != nil {
 		return nil, err
 	}
 	if p.probes, err = prober.New(prober.Deps{
@@ -86,10 +78,10 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 }
 
 // newMirrors returns the manager of mirror Pods, which keeps all statuses where there is no API server.
-func newMirrors(base *base, n *nodeComponents, statuses *status.Writer) (*mirror.Manager, error) {
+func newMirrors(base *base, n *nodeComponents) (*mirror.Manager, error) {
 	deps := mirror.Deps{OnStatus: base.podEvents.Changed, Logger: base.logger("mirror pods"), Clock: base.deps.Clock}
 	if !base.deps.standalone {
-		deps.Client, deps.Writer, deps.Node, deps.Registered = base.deps.Client, statuses, n.manager.Node, n.manager.Registered()
+		deps.Client, deps.Writer, deps.Node, deps.Registered = base.deps.Client, base.statuses, n.manager.Node, n.manager.Registered()
 	}
 	return mirror.New(deps)
 }

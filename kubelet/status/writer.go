@@ -74,6 +74,8 @@ type entry struct {
 	// zero if there is none; a request that may not wait counts anew. delayedSince is when the pending write was first delayed.
 	requestedAt, delayedSince time.Time
 	delayed                   bool
+	// urgent says that the next write may not wait.
+	urgent bool
 	// finish says that the Pod's object is deleted after want is written, finished that it was.
 	finish, finished bool
 	// refusals counts how often the API server has refused want.
@@ -157,7 +159,7 @@ func (w *Writer) enqueue(e *entry) (delayed bool) {
 }
 
 // canDelay reports whether the write of the entry may wait.
-func (e *entry) canDelay() bool { return !e.finish && canDelay(e.api, merge(e.api, e.want)) }
+func (e *entry) canDelay() bool { return !e.finish && !e.urgent && canDelay(e.api, merge(e.api, e.want)) }
 
 // yields reports whether a delayed write waits once more, for which it queues it. The caller holds mu.
 func (w *Writer) yields(e *entry) bool {
@@ -167,6 +169,22 @@ func (w *Writer) yields(e *entry) bool {
 	e.requestedAt = w.deps.Clock.Now().Add(debounceDelay)
 	w.queue.AddAfter(e.api.UID, debounceDelay)
 	return true
+}
+
+// Hurry has a Pod's next status written at once, or the one that waits: what the Pod waits for has failed, and users look for the status of a
+// Pod about which they see an event.
+func (w *Writer) Hurry(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.pods[uid]
+	if e == nil || e.urgent {
+		return
+	}
+	e.urgent = true
+	if e.delayed && !e.requestedAt.IsZero() {
+		e.delayed, e.requestedAt = false, w.deps.Clock.Now()
+		w.queue.Add(uid)
+	}
 }
 
 // Get returns the last status of Set.
@@ -253,7 +271,7 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	switch {
 	case err == nil:
 		w.mu.Lock()
-		e.refusals, e.finished = 0, current.finish
+		e.refusals, e.finished, e.urgent = 0, current.finish, false
 		w.mu.Unlock()
 		w.queue.Forget(uid)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):

@@ -277,6 +277,30 @@ func TestInitialStatusYields(t *testing.T) {
 	})
 }
 
+// TestHurriedStatusIsNotDelayed has something fail that a Pod waits for, before its first status and after it.
+func TestHurriedStatusIsNotDelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(apiPod())
+		w := startInBubble(t, status.WriterDeps{Client: client, Yields: func(time.Time) bool { return true }})
+		w.Hurry(apiPod().UID) // nothing is known of it yet
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
+		pass(3 * time.Second)
+		require.Empty(t, live(t, client).Status.Phase)
+		w.Hurry(apiPod().UID)
+		synctest.Wait()
+		require.Equal(t, corev1.PodPending, live(t, client).Status.Phase)
+
+		w.Hurry(apiPod().UID)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending, ObservedGeneration: 2})
+		synctest.Wait()
+		require.EqualValues(t, 2, live(t, client).Status.ObservedGeneration)
+
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending, ObservedGeneration: 3})
+		pass(3 * time.Second)
+		require.EqualValues(t, 2, live(t, client).Status.ObservedGeneration, "one write was urgent, not all that follow")
+	})
+}
+
 func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := timeline.New(clock.RealClock{}, 1)

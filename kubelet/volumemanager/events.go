@@ -33,6 +33,9 @@ func (m *Manager) reportFailure(state *podState, name, reason, message string) {
 	pod := state.pod
 	m.mu.Unlock()
 	if !skip && pod != nil {
+		if m.deps.OnFailure != nil {
+			m.deps.OnFailure(pod.UID)
+		}
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
 }

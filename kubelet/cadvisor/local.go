@@ -47,8 +47,8 @@ func (l *Local) MachineInfo() (*v1.MachineInfo, error) {
 	return &v1.MachineInfo{
 		Timestamp: l.clock.Now(), NumCores: runtime.NumCPU(), NumPhysicalCores: len(cores), NumSockets: len(sockets),
 		MemoryCapacity: uint64(info.Totalram) * uint64(info.Unit),
-		SwapCapacity: uint64(info.Totalswap) * uint64(info.Unit),
-		MachineID:    word("/etc/machine-id"), BootID: word("/proc/sys/kernel/random/boot_id"),
+		SwapCapacity:   uint64(info.Totalswap) * uint64(info.Unit),
+		MachineID:      word("/etc/machine-id"), BootID: word("/proc/sys/kernel/random/boot_id"),
 		SystemUUID: word("/sys/class/dmi/id/product_uuid"),
 	}, nil
 }

@@ -159,7 +159,9 @@ func (w *Writer) enqueue(e *entry) (delayed bool) {
 }
 
 // canDelay reports whether the write of the entry may wait.
-func (e *entry) canDelay() bool { return !e.finish && !e.urgent && canDelay(e.api, merge(e.api, e.want)) }
+func (e *entry) canDelay() bool {
+	return !e.finish && !e.urgent && canDelay(e.api, merge(e.api, e.want))
+}
 
 // yields reports whether a delayed write waits once more, for which it queues it. The caller holds mu.
 func (w *Writer) yields(e *entry) bool {

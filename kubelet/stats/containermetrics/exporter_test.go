@@ -95,7 +95,9 @@ func newFixture(t *testing.T) *fixture {
 		Layout: func() cm.NodeConfig {
 			return cm.NodeConfig{KubeletCgroupsName: "/system.slice/kubelet.service", RuntimeCgroupsName: "/system.slice/containerd.service"}
 		},
-		Version: func() (containermetrics.Version, error) { return containermetrics.Version{Kernel: "6.1", OS: "Debian"}, nil },
+		Version: func() (containermetrics.Version, error) {
+			return containermetrics.Version{Kernel: "6.1", OS: "Debian"}, nil
+		},
 	}
 	return f
 }

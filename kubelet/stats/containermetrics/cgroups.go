@@ -39,24 +39,32 @@ func (e *Exporter) cgroups(ctx context.Context) (map[string]*v1.ContainerInfo, e
 			e.deps.Logger.Debug("could not measure cgroup; omitting it", "cgroup", name, "error", err)
 			continue
 		}
-		known := found[name]
-		known.describe(info)
-		for _, stats := range info.Stats {
-			disks.assign(&stats.DiskIo)
-			if name != machineCgroup && !known.ownNetwork {
-				stats.Network = v1.NetworkStats{}
-			}
-			switch {
-			case name == machineCgroup:
-				disks.reportAll(stats)
-			case known.written != nil:
-				stats.Filesystem = disks.layer(known.written)
-			}
-		}
-		info.Spec.HasFilesystem = name == machineCgroup || known.written != nil
-		all[name] = info
+		all[name] = found[name].report(info, disks)
 	}
 	return all, nil
+}
+
+// report returns a cgroup's usage as it is served. A given cAdvisor keeps what it has measured, so that it is copied.
+func (k *labelled) report(measured *v1.ContainerInfo, disks *disks) *v1.ContainerInfo {
+	out, machine := *measured, measured.Name == machineCgroup
+	k.describe(&out)
+	out.Spec.HasFilesystem = machine || k.written != nil
+	out.Stats = nil
+	for _, stats := range measured.Stats {
+		one := *stats
+		one.DiskIo = disks.named(stats.DiskIo)
+		if !machine && !k.ownNetwork {
+			one.Network = v1.NetworkStats{}
+		}
+		switch {
+		case machine:
+			disks.reportAll(&one)
+		case k.written != nil:
+			one.Filesystem = disks.layer(k.written)
+		}
+		out.Stats = append(out.Stats, &one)
+	}
+	return &out
 }
 
 // find returns the cgroups that are reported, by their paths: the machine's, those of the node's own programs, and those of all Pods down to

@@ -32,8 +32,19 @@ func readDisks() (*disks, error) {
 	return &disks{mounts: mounts, all: all}, nil
 }
 
-// assign names the devices of a cgroup's input and output.
-func (d *disks) assign(io *v1.DiskIoStats) { common.AssignDeviceNamesToDiskStats(d, io) }
+// ofDisks returns the statistics of input and output that each file system has of its disk, too.
+func ofDisks(io *v1.DiskIoStats) []*[]v1.PerDiskStats {
+	return []*[]v1.PerDiskStats{&io.IoServiced, &io.IoMerged, &io.IoTime, &io.IoServiceTime, &io.IoWaitTime, &io.IoQueued, &io.Sectors}
+}
+
+// named returns a cgroup's input and output with the names of its devices.
+func (d *disks) named(io v1.DiskIoStats) v1.DiskIoStats {
+	for _, list := range append(ofDisks(&io), &io.IoServiceBytes, &io.IoCostUsage, &io.IoCostWait, &io.IoCostIndebt, &io.IoCostIndelay) {
+		*list = slices.Clone(*list)
+	}
+	common.AssignDeviceNamesToDiskStats(d, &io)
+	return io
+}
 
 // DeviceName implements common.DeviceNamer. A device that has no name anywhere has its numbers, because each metric needs its own labels.
 func (d *disks) DeviceName(major, minor uint64) (string, bool) {
@@ -58,8 +69,7 @@ func (d *disks) reportAll(stats *v1.ContainerStats) {
 		one.Usage, reported[one.Device] = d.all[i].Capacity-d.all[i].Free, true
 		stats.Filesystem = append(stats.Filesystem, one)
 	}
-	io := &stats.DiskIo
-	for _, list := range []*[]v1.PerDiskStats{&io.IoServiced, &io.IoMerged, &io.IoTime, &io.IoServiceTime, &io.IoWaitTime, &io.IoQueued, &io.Sectors} {
+	for _, list := range ofDisks(&stats.DiskIo) {
 		*list = slices.DeleteFunc(*list, func(disk v1.PerDiskStats) bool { return reported[disk.Device] })
 	}
 }

@@ -21,6 +21,16 @@ import (
 	"github.com/berth-dev/berth/kubelet/stats/containermetrics"
 )
 
+// cached is a machine that measures nothing anew, as cAdvisor's manager does between two rounds.
+type cached struct {
+	machine
+	stats *v1.ContainerStats
+}
+
+func (c cached) ContainerInfo(name string, _ *v1.ContainerInfoRequest) (*v1.ContainerInfo, error) {
+	return &v1.ContainerInfo{ContainerReference: v1.ContainerReference{Name: name}, Stats: []*v1.ContainerStats{c.stats}}, nil
+}
+
 // machine has every cgroup but gone. Each has used as many seconds of CPU time as its name has letters, and counts its network.
 type machine struct {
 	gone string
@@ -167,6 +177,20 @@ func TestLayerThatIsNotMeasuredIsOmitted(t *testing.T) {
 	for key := range f.gather(t, "container_fs_usage_bytes", "id", "device") {
 		require.Regexp(t, "^/ ", key)
 	}
+}
+
+func TestGivenMeasurementsStayAsTheyAre(t *testing.T) {
+	f := newFixture(t)
+	measured := func() *v1.ContainerStats {
+		return &v1.ContainerStats{
+			Network: v1.NetworkStats{Interfaces: []v1.InterfaceStats{{Name: "eth0", RxBytes: 7}}},
+			DiskIo:  v1.DiskIoStats{IoServiced: []v1.PerDiskStats{{Major: 4095, Stats: map[string]uint64{"Read": 3}}}},
+		}
+	}
+	machine := cached{stats: measured()}
+	f.deps.Machine = machine
+	require.Equal(t, float64(3), f.gather(t, "container_fs_reads_total", "id", "device")["/kubepods 4095:0"], "a device without a name")
+	require.Equal(t, measured(), machine.stats)
 }
 
 func TestEndedCgroupsAreOmitted(t *testing.T) {

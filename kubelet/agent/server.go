@@ -47,7 +47,8 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 		return nil, err
 	}
 	if s.stats, err = stats.New(stats.Deps{
-		Containers: containers, Machine: machine, Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock, Logger: deps.Logger,
+		Containers: containers, Machine: machine, Runtime: runtime.client, Pods: s.host.GetPods, Volumes: storage.volumes, Clock: deps.Clock,
+		Logger:  deps.Logger,
 		Cgroups: n.cgroups, Layout: s.nodeConfig, RuntimePID: runtime.pid(),
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(config.Logs.PodsDir, pod.Namespace, pod.Name, pod.UID)

@@ -73,8 +73,8 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	if s.volumes, err = volumemanager.New(volumemanager.Deps{
 		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Sources: sources, Node: n.manager,
 		Claims:  deps.Claims,
-		Observe: durations.Observe, OnFailure: base.statuses.Hurry, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
-		Logger: base.logger("volumes"),
+		Observe: durations.Observe, OnFailure: base.statuses.Hurry, Mounter: deps.Mounter, Timeline: deps.Timeline, Recorder: deps.Recorder,
+		Clock: deps.Clock, Logger: base.logger("volumes"),
 	}, volumemanager.Config{
 		RootDir: config.RootDir, NodeName: config.Node.Name, NoAPIServer: deps.standalone, SELinuxMount: config.Pods.SELinuxMount,
 		UsageMaxAge: config.Pods.UsageMaxAge,

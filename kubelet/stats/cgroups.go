@@ -85,22 +85,29 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 }
 
 // measureProgram measures the cgroup of that name or, if group is empty, that of a process, whose directory in procfs
-// is given; with neither it returns nil. If the process's cgroup is not visible, or is the root cgroup and thus the
+// is given; with neither it returns nil. It has begun with the process, where that is known. If the process's cgroup is not visible, or is the root cgroup and thus the
 // whole machine, the process itself is measured; then an error may be returned beside it.
 func (p *Provider) measureProgram(group, proc string, now time.Time) (*measurement, error) {
+	var process *measurement
+	if proc != "" {
+		var err error
+		if process, err = p.measureProcess(proc, now); err != nil {
+			return nil, err
+		}
+	}
 	if group != "" {
 		dirs, err := p.deps.Cgroups.CgroupDirs(group)
 		if err != nil {
 			return nil, err
 		}
-		return measureCgroup(dirs, now)
+		found, err := measureCgroup(dirs, now)
+		if err == nil && process != nil {
+			found.started = process.started
+		}
+		return found, err
 	}
-	if proc == "" {
+	if process == nil {
 		return nil, nil
-	}
-	process, err := p.measureProcess(proc, now)
-	if err != nil {
-		return nil, err
 	}
 	dirs, alone, err := p.deps.Cgroups.ProcessDirs(filepath.Join(p.config.Proc, proc, "cgroup"))
 	if err != nil || !alone {
@@ -131,7 +138,7 @@ func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 	if dirs.CPU == "" {
 		return nil, errors.New("no cgroup hierarchy accounts CPU time")
 	}
-	found := &measurement{}
+	found := &measurement{started: createdAt(dirs.CPU)}
 	if dirs.Unified {
 		stat, err := readTable(filepath.Join(dirs.CPU, "cpu.stat"))
 		if err != nil {
@@ -149,6 +156,19 @@ func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 		found.measureMemory(dirs, now)
 	}
 	return found, nil
+}
+
+// createdAt returns when a cgroup was created: the kernel changes the time of its directory with each cgroup below, and seldom that of these
+// files.
+func createdAt(dir string) metav1.Time {
+	var earliest metav1.Time
+	for _, name := range []string{"", "cgroup.events", "cgroup.clone_children", "cgroup.procs"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err == nil && (earliest.IsZero() || info.ModTime().Before(earliest.Time)) {
+			earliest = metav1.NewTime(info.ModTime())
+		}
+	}
+	return earliest
 }
 
 // memoryFiles are the files and keys of one cgroup version.

@@ -140,6 +140,8 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 	m.write(unifiedGroup("cgroup/kubepods", 3))
 	m.write(map[string]string{"cgroup/kubepods/memory.max": "5000\n"})
 	m.write(unifiedGroup("cgroup/system.slice", 4))
+	created := time.Unix(1700000200, 0).UTC()
+	require.NoError(t, os.Chtimes(filepath.Join(m.root, "cgroup/kubepods"), created, created))
 	p := m.provider()
 	found := systems(t, p, false)
 	require.Len(t, found, 4)
@@ -163,7 +165,7 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 	require.Equal(t, uint64(5000-2100), *found["pods"].Memory.AvailableBytes)
 	require.Nil(t, found["kubelet"].Memory.AvailableBytes, "there is no limit")
 	require.Equal(t, int64(1700000003), found["runtime"].StartTime.Unix())
-	require.Equal(t, metav1.Time{}, found["pods"].StartTime, "unknown")
+	require.Equal(t, created, found["pods"].StartTime.Time.UTC(), "of the directory")
 
 	m.clock.Step(2 * time.Second)
 	m.write(map[string]string{"cgroup/kubepods/cpu.stat": "usage_usec 10000000\n"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,7 +185,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		s.StartTime = *pod.Status.StartTime
 	}
 	var ids []string
-	for _, c := range linux.GetContainers() {
+	for _, c := range newest(linux.GetContainers()) {
 		name := c.GetAttributes().GetMetadata().GetName()
 		ids = append(ids, c.GetAttributes().GetId())
 		one := statsapi.ContainerStats{
@@ -214,6 +215,20 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		s.ProcessStats = &statsapi.ProcessStats{ProcessCount: optionalUint(linux.Process.ProcessCount)}
 	}
 	return s
+}
+
+// newest returns the last container of each name, in their order: a runtime may list those that ended before it, until they are removed.
+func newest(all []*runtimeapi.ContainerStats) []*runtimeapi.ContainerStats {
+	last := map[string]*runtimeapi.ContainerStats{}
+	for _, c := range all {
+		meta := c.GetAttributes().GetMetadata()
+		if before := last[meta.GetName()]; before == nil || before.GetAttributes().GetMetadata().GetAttempt() < meta.GetAttempt() {
+			last[meta.GetName()] = c
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c *runtimeapi.ContainerStats) bool {
+		return last[c.GetAttributes().GetMetadata().GetName()] != c
+	})
 }
 
 // startTime returns the start time of the Pod's container from its status.

@@ -150,6 +150,34 @@ func TestResourceMetrics(t *testing.T) {
 	require.Equal(t, map[string]float64{"resource_scrape_error": 1}, values(t, p.Resources(t.Context())))
 }
 
+// TestRestartedContainerIsReportedOnce has a runtime that lists the container that ended beside the one that runs.
+func TestRestartedContainerIsReportedOnce(t *testing.T) {
+	number := func(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
+	of := func(attempt uint32, cpu *runtimeapi.CpuUsage) *runtimeapi.ContainerStats {
+		return &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{Metadata: &runtimeapi.ContainerMetadata{Name: "c", Attempt: attempt}}, Cpu: cpu,
+		}
+	}
+	r := &runtimeWithoutPSI{containers: []*runtimeapi.ContainerStats{
+		of(0, nil), of(2, &runtimeapi.CpuUsage{UsageCoreNanoSeconds: number(5e9)}), of(1, nil),
+	}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+	}}
+	proc := t.TempDir()
+	write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n")
+	write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\n")
+	p, err := stats.New(stats.Deps{Runtime: r, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: volumes{}},
+		stats.Config{NodeName: "n", RootDir: proc, Proc: proc})
+	require.NoError(t, err)
+	s, err := p.Summary(t.Context(), false)
+	require.NoError(t, err)
+	require.Len(t, s.Pods[0].Containers, 1)
+	require.EqualValues(t, 5e9, *s.Pods[0].Containers[0].CPU.UsageCoreNanoSeconds)
+	require.EqualValues(t, 5, values(t, p.Resources(t.Context()))["container_cpu_usage_seconds_total"])
+}
+
 func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	families, err := g.Gather()
 	require.NoError(t, err)

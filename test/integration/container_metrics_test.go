@@ -3,14 +3,18 @@
 package integration
 
 import (
-	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
 // scraped are metrics by their names.
@@ -32,6 +36,15 @@ func (s scraped) find(name string, labels map[string]string) (values []float64) 
 	return values
 }
 
+func scrapeNode(t *testing.T, c *cluster, path string) scraped {
+	t.Helper()
+	page := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/metrics/"+path)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(page))
+	require.NoError(t, err)
+	return families
+}
+
 // TestContainerMetrics scrapes /metrics/cadvisor as Prometheus does: of a Pod with a limit, of one in the node's network, and of the machine.
 func TestContainerMetrics(t *testing.T) {
 	t.Parallel()
@@ -45,14 +58,30 @@ func TestContainerMetrics(t *testing.T) {
 				`"name": "main", "resources": {"limits": {"memory": "80M", "cpu": "1"}}`)))
 		c.waitPod("app="+name, "ready", isReady)
 	}
+	c.apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "restarts", "labels": {"app": "restarts"}}, "spec": {
+		"terminationGracePeriodSeconds": 0, "volumes": [{"name": "kept", "emptyDir": {}}],
+		"containers": [` + shell("[ -e /kept/ended ] && exec /bin/busybox sleep 3600; /bin/busybox touch /kept/ended",
+		`"name": "main", "volumeMounts": [{"name": "kept", "mountPath": "/kept"}]`) + `]}}`)
+	c.waitPod("app=restarts", "running again", func(pod *corev1.Pod) bool {
+		return isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	restarted := map[string]string{"namespace": "default", "pod": "restarts", "container": "main"}
+	require.NoError(t, retryUntil(t.Context(), func() error {
+		var summary statsapi.Summary
+		page := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/stats/summary")
+		require.NoError(t, json.Unmarshal([]byte(page), &summary))
+		for i := range summary.Pods {
+			if pod := &summary.Pods[i]; pod.PodRef.Name == "restarts" && len(pod.Containers) > 0 {
+				require.Len(t, pod.Containers, 1, "the container that ended is not reported beside the one that runs")
+				return nil
+			}
+		}
+		return errors.New("the restarted container is not among those measured")
+	}, nil))
 	main := map[string]string{"namespace": "default", "pod": "limited", "container": "main"}
 	var all scraped
 	require.NoError(t, retryUntil(t.Context(), func() error {
-		page := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/metrics/cadvisor")
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		families, err := parser.TextToMetricFamilies(bytes.NewReader([]byte(page)))
-		require.NoError(t, err)
-		all = families
+		all = scrapeNode(t, c, "cadvisor")
 		// The runtime measures what containers have written from time to time.
 		if written := all.find("container_fs_usage_bytes", main); len(written) != 1 || written[0] < 2<<20 {
 			return fmt.Errorf("the container has written %v bytes, want 2 MiB", written)
@@ -77,6 +106,7 @@ func TestContainerMetrics(t *testing.T) {
 	require.Positive(t, one("container_file_descriptors", main))
 	require.Positive(t, one("container_ulimits_soft", main))
 	require.NotEmpty(t, all.find("container_memory_failures_total", main))
+	require.Len(t, all.find("container_memory_working_set_bytes", restarted), 1)
 
 	pod := map[string]string{"namespace": "default", "pod": "limited", "container": ""}
 	require.Positive(t, one("container_network_receive_bytes_total", map[string]string{"pod": "limited", "interface": "eth0"}))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -295,8 +296,9 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 		}
 		cmd = exec.CommandContext(ctx, filepath.Join(bin, "vm-run"), "-cache", filepath.Join(bin, "vm"),
 			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-threads", strconv.Itoa(o.threads),
-			"-numa", strconv.Itoa(o.numa), "-share", share+":"+nodemachine.MountPoint,
+			"-numa", strconv.Itoa(o.numa), "-kernel-arg", "net.ifnames=0", "-share", share+":"+nodemachine.MountPoint,
 			"-copy", nodemachine.Logs+":"+out, "--", nodemachine.Script)
+		cmd.Stdin = bytes.NewReader(make([]byte, nodemachine.Received))
 	}
 	// A terminal's Ctrl-C is for this process, which stops the suite and then the machine.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -25,6 +25,10 @@ const Store = "store"
 // Script is the command to run in the machine.
 const Script = "sh " + MountPoint + "/machine.sh"
 
+// Received is how many bytes a virtual machine gets over its network, as the standard input of Script: the suite expects that the interface
+// eth0, where a node has that, has received a megabyte at least, as it has where images are pulled.
+const Received = 2 << 20
+
 // Logs is the machine's directory of reports and logs.
 const Logs = "/var/log/e2e-node"
 

@@ -32,10 +32,10 @@ func (m *Manager) reportFailure(state *podState, name, reason, message string) {
 	}
 	pod := state.pod
 	m.mu.Unlock()
+	if pod != nil && m.deps.OnFailure != nil {
+		m.deps.OnFailure(pod.UID)
+	}
 	if !skip && pod != nil {
-		if m.deps.OnFailure != nil {
-			m.deps.OnFailure(pod.UID)
-		}
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
 }

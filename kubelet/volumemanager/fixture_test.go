@@ -67,6 +67,7 @@ type fixture struct {
 	durations     *operationexecutor.Durations
 	claimRefusals atomic.Int32 // how many reads of claims are refused from now on
 	tokenRefusals atomic.Int32 // how many requests for tokens are
+	failures      atomic.Int32 // calls of OnFailure
 	openedWatches chan string  // the resource of each watch that was opened
 	stop          func()       // stops the process
 }
@@ -139,7 +140,7 @@ func (f *fixture) start() {
 		volumemanager.Deps{
 			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
 			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
-			Observe: f.durations.Observe, SELinux: f.seLinux,
+			Observe: f.durations.Observe, OnFailure: func(types.UID) { f.failures.Add(1) }, SELinux: f.seLinux,
 		}, volumemanager.Config{RootDir: f.root, NodeName: "here", SELinuxMount: f.seLinuxMount})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))

@@ -97,7 +97,8 @@ type Deps struct {
 	// Observe, if not nil, gets the duration of each attempt of an operation on a volume, with the plugin's qualified
 	// name and the operation's name in metrics (see operationexecutor.Durations). It must not block.
 	Observe func(plugin, operation string, took time.Duration, err error)
-	// OnFailure, if not nil, is called with the UID of a Pod before an event says that one of its volumes has failed. It must not block.
+	// OnFailure, if not nil, is called with the UID of a Pod each time that one of its volumes has failed, before the event that says so. It
+	// must not block.
 	OnFailure func(uid types.UID)
 	// Mounter defaults to system calls.
 	Mounter mounts.Mounter

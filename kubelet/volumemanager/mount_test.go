@@ -98,6 +98,7 @@ func TestFailureIsTriedAgainAfterThePause(t *testing.T) {
 	dir, kind := filepath.Join(filepath.Dir(f.root), "host"), corev1.HostPathDirectory
 	done := f.startMount(pod("a", vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: &kind}})))
 	require.Contains(t, f.nextEvent(), "is not a directory")
+	require.EqualValues(t, 1, f.failures.Load(), "the event is not the first to say so")
 	began := f.clock.Now()
 	f.stepUntil(50*time.Millisecond, "third attempt", func() bool {
 		record, _ := f.timeline.Record("a")
@@ -108,6 +109,7 @@ func TestFailureIsTriedAgainAfterThePause(t *testing.T) {
 	f.stepUntil(50*time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
 	require.NoError(t, f.result(done))
 	require.Empty(t, f.events.Events, "the same failure again gives no event")
+	require.GreaterOrEqual(t, f.failures.Load(), int32(3))
 }
 
 func TestSlowMountNamesWhatIsMissing(t *testing.T) {

@@ -160,7 +160,7 @@ func deprecatedFlags() map[string]string {
 		"experimental-allocatable-ignore-eviction": "allocatable is always smaller by the hard eviction thresholds",
 	}
 	for name := range maps.Keys(cadvisorFlags()) {
-		out[name] = "it is a flag of cAdvisor, which this kubelet does not contain"
+		out[name] = "it is a flag of cAdvisor's manager, which this kubelet does not contain"
 	}
 	return out
 }

@@ -19,12 +19,6 @@ import (
 // clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go supports.
 const clockTick = uint64(time.Second / 100)
 
-// cpuReading is a CPU time at an instant.
-type cpuReading struct {
-	at    time.Time
-	nanos uint64
-}
-
 // nodeStats reads the usage of the whole machine.
 func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	stat, err := p.readProc("stat")
@@ -67,20 +61,11 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	return s, p.overrideNode(s, now, false)
 }
 
-// cpuWithRate returns the CPU time of the node, or of the named system container, and its usage since the last reading.
+// cpuWithRate returns the CPU time of the node, or of the named system container, and its usage since an earlier reading.
 func (p *Provider) cpuWithRate(name string, nanos uint64, now time.Time) *statsapi.CPUStats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last := p.lastCPU[name]
-	s := &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos}
-	if past := now.Sub(last.at); !last.at.IsZero() && past > 0 && nanos >= last.nanos {
-		rate := uint64(float64(nanos-last.nanos) / past.Seconds())
-		s.UsageNanoCores = &rate
+	return &statsapi.CPUStats{
+		Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos, UsageNanoCores: p.nodeRates.observe(name, cpuReading{at: now, nanos: nanos}),
 	}
-	if now.Sub(last.at) >= time.Second { // concurrent requests do not spoil each other's rate
-		p.lastCPU[name] = cpuReading{at: now, nanos: nanos}
-	}
-	return s
 }
 
 // processStats returns the limit and the number of processes. The limit is that by which the eviction manager decides, too.

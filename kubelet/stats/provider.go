@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,8 +96,8 @@ type Provider struct {
 	config Config
 	deps   Deps
 
-	mu      sync.Mutex            // guards last
-	lastCPU map[string]cpuReading // of the node, whose key is empty, and of system containers
+	nodeRates cpuRates // of the node, whose key is empty, and of system containers
+	podRates  cpuRates // of Pods by UID, and of containers by ID
 }
 
 // New returns a Provider.
@@ -118,7 +117,7 @@ func New(deps Deps, config Config) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Provider{config: config, deps: deps, lastCPU: make(map[string]cpuReading)}, nil
+	return &Provider{config: config, deps: deps}, nil
 }
 
 // volumesTimeout bounds the measurement of all volumes for one summary. Volumes that are not measured by then are omitted.
@@ -161,6 +160,7 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
 	defer cancel()
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
+	measured := map[string]bool{}
 	for _, sandbox := range resp.Stats {
 		meta := sandbox.GetAttributes().GetMetadata()
 		pod := known[types.UID(meta.GetUid())]
@@ -170,7 +170,12 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 			s.EphemeralStorage = p.ephemeralStats(&s, pod)
 		}
 		out = append(out, s)
+		measured[meta.GetUid()] = true
+		for _, c := range sandbox.GetLinux().GetContainers() {
+			measured[c.GetAttributes().GetId()] = true
+		}
 	}
+	p.podRates.keepOnly(measured)
 	return out, nil
 }
 
@@ -179,7 +184,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	meta, linux := sandbox.GetAttributes().GetMetadata(), sandbox.GetLinux()
 	s := statsapi.PodStats{
 		PodRef: statsapi.PodReference{Name: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()},
-		CPU:    cpuStats(linux.GetCpu()), Memory: memoryStats(linux.GetMemory()),
+		CPU:    p.cpuStats(meta.GetUid(), linux.GetCpu()), Memory: memoryStats(linux.GetMemory()),
 	}
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
@@ -189,7 +194,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		name := c.GetAttributes().GetMetadata().GetName()
 		ids = append(ids, c.GetAttributes().GetId())
 		one := statsapi.ContainerStats{
-			Name: name, StartTime: startTime(pod, name), CPU: cpuStats(c.Cpu), Memory: memoryStats(c.Memory), Swap: swapStats(c.Swap),
+			Name: name, StartTime: startTime(pod, name), CPU: p.cpuStats(c.GetAttributes().GetId(), c.Cpu), Memory: memoryStats(c.Memory), Swap: swapStats(c.Swap),
 		}
 		if !cpuAndMemory {
 			one.Rootfs, one.Logs, one.IO = p.rootfsStats(c.WritableLayer), p.logStats(pod, name), ioStats(c.Io)
@@ -301,14 +306,22 @@ func (p *Provider) runtimeStats(ctx context.Context) *statsapi.RuntimeStats {
 	return out
 }
 
-func cpuStats(u *runtimeapi.CpuUsage) *statsapi.CPUStats {
+// cpuStats converts the CPU time of a Pod or container. Its rate is that of the provider's own readings where there
+// are such: containerd's is of one second by default.
+func (p *Provider) cpuStats(id string, u *runtimeapi.CpuUsage) *statsapi.CPUStats {
 	if u == nil {
 		return nil
 	}
-	return &statsapi.CPUStats{
+	s := &statsapi.CPUStats{
 		Time: timestamp(u.Timestamp), UsageNanoCores: optionalUint(u.UsageNanoCores),
 		UsageCoreNanoSeconds: optionalUint(u.UsageCoreNanoSeconds), PSI: psiStats(u.Psi),
 	}
+	if s.UsageCoreNanoSeconds != nil {
+		if rate := p.podRates.observe(id, cpuReading{at: s.Time.Time, nanos: *s.UsageCoreNanoSeconds}); rate != nil {
+			s.UsageNanoCores = rate
+		}
+	}
+	return s
 }
 
 func memoryStats(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {

@@ -184,7 +184,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	meta, linux := sandbox.GetAttributes().GetMetadata(), sandbox.GetLinux()
 	s := statsapi.PodStats{
 		PodRef: statsapi.PodReference{Name: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()},
-		CPU:    p.cpuStats(meta.GetUid(), linux.GetCpu()), Memory: memoryStats(linux.GetMemory()),
+		CPU:    p.podRates.cpuStats(meta.GetUid(), linux.GetCpu()), Memory: memoryStats(linux.GetMemory()),
 	}
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
@@ -194,7 +194,8 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 		name := c.GetAttributes().GetMetadata().GetName()
 		ids = append(ids, c.GetAttributes().GetId())
 		one := statsapi.ContainerStats{
-			Name: name, StartTime: startTime(pod, name), CPU: p.cpuStats(c.GetAttributes().GetId(), c.Cpu), Memory: memoryStats(c.Memory), Swap: swapStats(c.Swap),
+			Name: name, StartTime: startTime(pod, name), CPU: p.podRates.cpuStats(c.GetAttributes().GetId(), c.Cpu), Memory: memoryStats(c.Memory),
+			Swap: swapStats(c.Swap),
 		}
 		if !cpuAndMemory {
 			one.Rootfs, one.Logs, one.IO = p.rootfsStats(c.WritableLayer), p.logStats(pod, name), ioStats(c.Io)
@@ -304,24 +305,6 @@ func (p *Provider) runtimeStats(ctx context.Context) *statsapi.RuntimeStats {
 		out.ContainerFs = fs(resp.ContainerFilesystems[0])
 	}
 	return out
-}
-
-// cpuStats converts the CPU time of a Pod or container. Its rate is that of the provider's own readings where there
-// are such: containerd's is of one second by default.
-func (p *Provider) cpuStats(id string, u *runtimeapi.CpuUsage) *statsapi.CPUStats {
-	if u == nil {
-		return nil
-	}
-	s := &statsapi.CPUStats{
-		Time: timestamp(u.Timestamp), UsageNanoCores: optionalUint(u.UsageNanoCores),
-		UsageCoreNanoSeconds: optionalUint(u.UsageCoreNanoSeconds), PSI: psiStats(u.Psi),
-	}
-	if s.UsageCoreNanoSeconds != nil {
-		if rate := p.podRates.observe(id, cpuReading{at: s.Time.Time, nanos: *s.UsageCoreNanoSeconds}); rate != nil {
-			s.UsageNanoCores = rate
-		}
-	}
-	return s
 }
 
 func memoryStats(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {

@@ -3,6 +3,9 @@ package stats
 import (
 	"sync"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
 // rateWindow is the time over which a rate is taken at least, as soon as there is a reading that old. What a Pod uses within a second says
@@ -50,6 +53,24 @@ func (r *cpuRates) observe(key string, now cpuReading) *uint64 {
 	}
 	rate := uint64(float64(now.nanos-base.nanos) / past.Seconds())
 	return &rate
+}
+
+// cpuStats converts the CPU time of a Pod or container. Its rate is that of the readings here, where there are
+// such: containerd's is of one second by default.
+func (r *cpuRates) cpuStats(id string, u *runtimeapi.CpuUsage) *statsapi.CPUStats {
+	if u == nil {
+		return nil
+	}
+	s := &statsapi.CPUStats{
+		Time: timestamp(u.Timestamp), UsageNanoCores: optionalUint(u.UsageNanoCores),
+		UsageCoreNanoSeconds: optionalUint(u.UsageCoreNanoSeconds), PSI: psiStats(u.Psi),
+	}
+	if s.UsageCoreNanoSeconds != nil {
+		if rate := r.observe(id, cpuReading{at: s.Time.Time, nanos: *s.UsageCoreNanoSeconds}); rate != nil {
+			s.UsageNanoCores = rate
+		}
+	}
+	return s
 }
 
 // keepOnly drops the readings of all others.

@@ -160,7 +160,7 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
 	defer cancel()
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
-	measured := map[string]bool{}
+	p.podRates.keepOnly(resp.Stats)
 	for _, sandbox := range resp.Stats {
 		meta := sandbox.GetAttributes().GetMetadata()
 		pod := known[types.UID(meta.GetUid())]
@@ -170,12 +170,7 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 			s.EphemeralStorage = p.ephemeralStats(&s, pod)
 		}
 		out = append(out, s)
-		measured[meta.GetUid()] = true
-		for _, c := range sandbox.GetLinux().GetContainers() {
-			measured[c.GetAttributes().GetId()] = true
-		}
 	}
-	p.podRates.keepOnly(measured)
 	return out, nil
 }
 

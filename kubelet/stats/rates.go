@@ -73,8 +73,15 @@ func (r *cpuRates) cpuStats(id string, u *runtimeapi.CpuUsage) *statsapi.CPUStat
 	return s
 }
 
-// keepOnly drops the readings of all others.
-func (r *cpuRates) keepOnly(keys map[string]bool) {
+// keepOnly drops the readings of all but these Pods and their containers. Whoever measures Pods calls it, so that none stay of what has ended.
+func (r *cpuRates) keepOnly(pods []*runtimeapi.PodSandboxStats) {
+	keys := map[string]bool{}
+	for _, pod := range pods {
+		keys[pod.GetAttributes().GetMetadata().GetUid()] = true
+		for _, c := range pod.GetLinux().GetContainers() {
+			keys[c.GetAttributes().GetId()] = true
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.last {

@@ -1,10 +1,17 @@
 package stats
 
 import (
+	"context"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func TestRatesAreTakenOverTheWindow(t *testing.T) {
@@ -28,7 +35,39 @@ func TestRatesAreTakenOverTheWindow(t *testing.T) {
 	require.Equal(t, 100, observe(22, 2))
 
 	r.observe("gone", cpuReading{at: began, nanos: 1})
-	r.keepOnly(map[string]bool{"k": true})
+	r.keepOnly([]*runtimeapi.PodSandboxStats{{Linux: &runtimeapi.LinuxPodSandboxStats{Containers: []*runtimeapi.ContainerStats{
+		{Attributes: &runtimeapi.ContainerAttributes{Id: "k"}},
+	}}}})
 	require.Len(t, r.last, 1)
 	require.Equal(t, 100, observe(23, 3))
+}
+
+// gone is a runtime that lists one Pod, another one each time.
+type gone struct {
+	Runtime
+	lists int
+}
+
+func (g *gone) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+	*runtimeapi.ListPodSandboxStatsResponse, error,
+) {
+	g.lists++
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{{
+		Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{Uid: strconv.Itoa(g.lists)}},
+		Linux:      &runtimeapi.LinuxPodSandboxStats{Cpu: &runtimeapi.CpuUsage{Timestamp: 1, UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: 1}}},
+	}}}, nil
+}
+
+// TestEndedPodsLeaveNoReadings measures Pods as the eviction manager does, on a node whose statistics are read by no other.
+func TestEndedPodsLeaveNoReadings(t *testing.T) {
+	g := &gone{}
+	p, err := New(Deps{Runtime: g, Pods: func() []*corev1.Pod {
+		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: types.UID(strconv.Itoa(g.lists))}}}
+	}}, Config{})
+	require.NoError(t, err)
+	for range 5 {
+		_, err := p.Usage(t.Context(), false)
+		require.NoError(t, err)
+		require.Len(t, p.podRates.last, 1)
+	}
 }

@@ -27,6 +27,7 @@ func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error)
 	for _, pod := range p.deps.Pods() {
 		known[pod.UID] = pod
 	}
+	p.podRates.keepOnly(resp.Stats)
 	out := eviction.Usage{}
 	for _, sandbox := range resp.Stats {
 		uid := sandbox.GetAttributes().GetMetadata().GetUid()

@@ -100,10 +100,8 @@ func image(pod *corev1.Pod, name, otherwise string) string {
 	if pod == nil {
 		return otherwise
 	}
-	for c := range podutil.Containers(&pod.Spec) {
-		if c.Name == name && c.Image != "" {
-			return c.Image
-		}
+	if c, _ := podutil.FindContainer(&pod.Spec, name); c != nil && c.Image != "" {
+		return c.Image
 	}
 	return otherwise
 }

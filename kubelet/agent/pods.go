@@ -79,7 +79,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 
 // newMirrors returns the manager of mirror Pods, which keeps all statuses where there is no API server.
 func newMirrors(base *base, n *nodeComponents) (*mirror.Manager, error) {
-	deps := mirror.Deps{OnStatus: base.podEvents.Changed, Logger: base.logger("mirror pods"), Clock: base.deps.Clock}
+	deps := mirror.Deps{OnStatus: base.podEvents.Changed, OnPrevious: base.signals.Wake, Logger: base.logger("mirror pods"), Clock: base.deps.Clock}
 	if !base.deps.standalone {
 		deps.Client, deps.Writer, deps.Node, deps.Registered = base.deps.Client, base.statuses, n.manager.Node, n.manager.Registered()
 	}

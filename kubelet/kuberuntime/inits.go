@@ -15,7 +15,7 @@ func (p *planner) planInitContainers() bool {
 	if len(list) == 0 {
 		return true
 	}
-	if p.initialized() {
+	if Initialized(p.pod, p.status) {
 		for i := range list {
 			p.keepSidecar(i, false)
 		}
@@ -23,7 +23,7 @@ func (p *planner) planInitContainers() bool {
 	}
 	newest := -1
 	for i := range list {
-		if p.inSandbox(list[i].Name) != nil {
+		if inSandbox(p.status, list[i].Name) != nil {
 			newest = i
 		}
 	}
@@ -39,12 +39,12 @@ func (p *planner) planInitContainers() bool {
 	return p.planNewestInit(newest)
 }
 
-// initialized reports whether a main container was created in the Pod's sandbox. Then all init containers are done, even
-// if the runtime has removed them. A container of an earlier sandbox does not count: after a reboot everything starts
+// Initialized reports whether a main container was created in the Pod's newest sandbox. Then all init containers are done,
+// even if the runtime has removed them. A container of an earlier sandbox does not count: after a reboot everything starts
 // over.
-func (p *planner) initialized() bool {
-	for i := range p.pod.Spec.Containers {
-		if p.inSandbox(p.pod.Spec.Containers[i].Name) != nil {
+func Initialized(pod *corev1.Pod, status *container.PodStatus) bool {
+	for i := range pod.Spec.Containers {
+		if inSandbox(status, pod.Spec.Containers[i].Name) != nil {
 			return true
 		}
 	}
@@ -52,8 +52,8 @@ func (p *planner) initialized() bool {
 }
 
 // inSandbox returns the newest instance of the container if it belongs to the newest sandbox.
-func (p *planner) inSandbox(name string) *container.ContainerStatus {
-	s, sandbox := p.status.Find(name), p.status.LatestSandbox()
+func inSandbox(status *container.PodStatus, name string) *container.ContainerStatus {
+	s, sandbox := status.Find(name), status.LatestSandbox()
 	if s == nil || sandbox == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (p *planner) startInitFrom(i int) bool {
 // planNewestSidecar plans the sidecar that initialization has reached.
 func (p *planner) planNewestSidecar(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
-	last := p.inSandbox(c.Name)
+	last := inSandbox(p.status, c.Name)
 	if last.State != container.StateRunning {
 		return p.keepSidecar(i, true) && c.StartupProbe == nil && p.startInitFrom(i+1)
 	}
@@ -129,7 +129,7 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 // planNewestInit plans the regular init container that initialization has reached.
 func (p *planner) planNewestInit(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
-	last := p.inSandbox(c.Name)
+	last := inSandbox(p.status, c.Name)
 	if last.State == container.StateRunning {
 		p.resize(c, last) // never by a restart: the API server does not allow that for regular init containers
 		return false

@@ -51,6 +51,9 @@ type Deps struct {
 	Registered <-chan struct{}
 	// OnStatus is called for each new status of a Pod. It must not block. It may be nil.
 	OnStatus func(pod *corev1.Pod, status corev1.PodStatus)
+	// OnPrevious is called with the UID of each static Pod of which it becomes known what Previous returns. It must not block.
+	// It may be nil.
+	OnPrevious func(uid types.UID)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
@@ -87,6 +90,9 @@ func New(deps Deps) (*Manager, error) {
 	}
 	if deps.OnStatus == nil {
 		deps.OnStatus = func(*corev1.Pod, corev1.PodStatus) {}
+	}
+	if deps.OnPrevious == nil {
+		deps.OnPrevious = func(types.UID) {}
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -150,7 +156,7 @@ func (m *Manager) HandleStatic(change config.Change) {
 func (m *Manager) HandleMirror(change config.Change) {
 	name := nameOf(change.Pod)
 	m.mu.Lock()
-	old := m.mirrors[name]
+	old, static := m.mirrors[name], m.static[name]
 	if change.Op == config.Remove {
 		if old != nil && old.UID == change.Pod.UID {
 			delete(m.mirrors, name)
@@ -166,6 +172,9 @@ func (m *Manager) HandleMirror(change config.Change) {
 			m.deps.Writer.Observe(change.Pod)
 		}
 	}
+	if old == nil && static != nil && change.Op != config.Remove {
+		m.deps.OnPrevious(static.UID)
+	}
 	m.queue.Add(name)
 }
 
@@ -177,7 +186,16 @@ func (m *Manager) SourcesReady() {
 	for name := range m.mirrors {
 		names = append(names, name)
 	}
+	var decided []types.UID
+	for name, pod := range m.static {
+		if m.mirrors[name] == nil {
+			decided = append(decided, pod.UID)
+		}
+	}
 	m.mu.Unlock()
+	for _, uid := range decided {
+		m.deps.OnPrevious(uid)
+	}
 	for _, name := range names {
 		m.queue.Add(name)
 	}

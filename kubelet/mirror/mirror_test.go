@@ -187,6 +187,42 @@ func TestOrphanedMirror(t *testing.T) {
 	w.waitDeleted()
 }
 
+// What an earlier process has said of a static Pod is in its mirror Pod, which may come after the Pod.
+func TestPreviousStatusIsThatOfTheMirror(t *testing.T) {
+	var known []types.UID
+	m, err := mirror.New(mirror.Deps{
+		Client: fake.NewClientset(), Writer: &writer{phases: map[types.UID]corev1.PodPhase{}}, Registered: make(chan struct{}),
+		Node: func() *corev1.Node { return nil }, OnPrevious: func(uid types.UID) { known = append(known, uid) },
+	})
+	require.NoError(t, err)
+	first, second := static("first", "app:1"), static("second", "app:1")
+	second.Name = "q-n"
+	for _, pod := range []*corev1.Pod{first, second} {
+		m.HandleStatic(config.Change{Op: config.Add, Pod: pod})
+		_, ok := m.Previous(pod)
+		require.False(t, ok)
+	}
+
+	shown := first.DeepCopy()
+	shown.UID, shown.Annotations = "mirror", map[string]string{mirror.Annotation: "first"}
+	shown.Status.Phase = corev1.PodRunning
+	m.HandleMirror(config.Change{Op: config.Add, Pod: shown})
+	m.HandleMirror(config.Change{Op: config.Reconcile, Pod: shown})
+	require.Equal(t, []types.UID{"first"}, known, "once")
+	previous, ok := m.Previous(first)
+	require.True(t, ok)
+	require.Equal(t, corev1.PodRunning, previous.Phase)
+
+	m.SourcesReady()
+	require.Equal(t, []types.UID{"first", "second"}, known)
+	previous, ok = m.Previous(second)
+	require.True(t, ok, "the API server has delivered its Pods and has no mirror Pod")
+	require.Empty(t, previous)
+	previous, ok = m.Previous(shown)
+	require.True(t, ok)
+	require.Equal(t, corev1.PodRunning, previous.Phase, "the status of any other Pod is its own")
+}
+
 func TestWithoutAPIServer(t *testing.T) {
 	var reported []corev1.PodPhase
 	m, err := mirror.New(mirror.Deps{OnStatus: func(_ *corev1.Pod, s corev1.PodStatus) { reported = append(reported, s.Phase) }})

@@ -57,6 +57,20 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return m.deps.Writer.Get(uid)
 }
 
+// Previous returns the status of a Pod in the API, as an earlier process has written it: that of a static Pod from its mirror
+// Pod. It reports false while the mirror Pod may not have been delivered yet.
+func (m *Manager) Previous(pod *corev1.Pod) (corev1.PodStatus, bool) {
+	if !podutil.IsStatic(pod) {
+		return pod.Status, true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mirror := m.mirrors[nameOf(pod)]; mirror != nil {
+		return *mirror.Status.DeepCopy(), true
+	}
+	return corev1.PodStatus{}, m.sourcesReady || m.deps.Client == nil
+}
+
 // Observe records a Pod as the API server has it.
 func (m *Manager) Observe(pod *corev1.Pod) {
 	if !m.isLocalOnly(pod) {

@@ -80,10 +80,13 @@ type Volumes interface {
 	PodUpdated(pod *corev1.Pod)
 }
 
-// Statuses writes statuses to the API server. *status.Writer implements it.
+// Statuses writes statuses to the API server. *mirror.Manager implements it.
 type Statuses interface {
 	Set(pod *corev1.Pod, status corev1.PodStatus) bool
 	Get(uid types.UID) (corev1.PodStatus, bool)
+	// Previous returns the status of the Pod that is in the API, as an earlier process wrote it; false while that may not be
+	// known yet. When it is, Signals.Wake is called.
+	Previous(pod *corev1.Pod) (corev1.PodStatus, bool)
 	Observe(pod *corev1.Pod)
 	Finish(pod *corev1.Pod)
 	Forget(uid types.UID)

@@ -93,6 +93,7 @@ type statuses struct {
 	changed  chan struct{}
 	refused  []string // containers of statuses that the API does not accept: they have ended for good, and have not any more
 	atFinish func()   // set before there are Pods; called when an object may go
+	hidden   bool     // Previous does not know the status yet
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
@@ -121,6 +122,16 @@ func (s *statuses) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return st, ok
 }
 
+// Previous is the status that the Pod came with, while hidden is not set.
+func (s *statuses) Previous(pod *corev1.Pod) (corev1.PodStatus, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hidden {
+		return corev1.PodStatus{}, false
+	}
+	return pod.Status, true
+}
+
 func (s *statuses) Observe(*corev1.Pod) {}
 
 func (s *statuses) Finish(pod *corev1.Pod) {
@@ -144,9 +155,14 @@ func (s *statuses) Forget(uid types.UID) {
 	delete(s.last, uid)
 }
 
-type probes struct{}
+// probes succeed at once. resumed, if set, receives the containers of an earlier process whose probes go on.
+type probes struct{ resumed chan<- prober.Container }
 
-func (probes) ContainerStarted(*corev1.Pod, prober.Container) {}
+func (p probes) ContainerStarted(_ *corev1.Pod, c prober.Container) {
+	if p.resumed != nil && c.Adopted {
+		p.resumed <- c
+	}
+}
 func (probes) ContainerStopped(types.UID, string)             {}
 func (probes) StopLivenessAndStartup(types.UID)               {}
 func (probes) RemovePod(types.UID)                            {}

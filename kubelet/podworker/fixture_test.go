@@ -21,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,6 +39,7 @@ type fixture struct {
 	preempts preemptor // of the next start
 	recorder *recorder
 	hooks    *hooks
+	resumed  chan<- prober.Container // of the next start
 	metrics  *countingMetrics
 	tracer   trace.Tracer    // of the next start
 	gone     func(types.UID) // set before there are Pods
@@ -75,7 +77,7 @@ func (f *fixture) start() {
 	grants := allocation.Open(f.dir, nil)
 	manager, err := podworker.New(podworker.Deps{
 		Signals: signals, Runtime: f.runtime, Reader: watcher, Images: pulls, Volumes: f.volumes, Statuses: f.statuses,
-		Probes: probes{}, Hooks: f.hooks, Builder: f.builder, Admitter: f.admitter, Preemptor: &f.preempts, Clock: f.clock,
+		Probes: probes{f.resumed}, Hooks: f.hooks, Builder: f.builder, Admitter: f.admitter, Preemptor: &f.preempts, Clock: f.clock,
 		Recorder: f.recorder, Allocations: grants, Metrics: f.metrics, Tracer: f.tracer,
 		OnPodGone: func(uid types.UID) {
 			if f.gone != nil {

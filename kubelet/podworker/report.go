@@ -26,6 +26,9 @@ func (w *worker) report() {
 		w.setStatus(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
 		return
 	}
+	if w.adoption.waiting() {
+		return
+	}
 	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead()) {
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -266,18 +265,6 @@ func errorMessage(err error) string {
 		return "the container runtime cannot be reached: " + cri.Message(err)
 	}
 	return cri.Message(err)
-}
-
-// resumeProbes starts the probes of a container that an earlier process started.
-func (w *worker) resumeProbes(c *container.ContainerStatus) {
-	w.probed[c.ID] = true
-	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
-	for _, s := range slices.Concat(w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses) {
-		if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName()+"://"+c.ID {
-			was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
-		}
-	}
-	w.m.deps.Probes.ContainerStarted(w.pod, was)
 }
 
 func firstIP(ips []string) string {

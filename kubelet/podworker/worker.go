@@ -95,6 +95,7 @@ type worker struct {
 	// busy counts calls under way that change the runtime and end soon: reading what they are about to change is a waste.
 	busy atomic.Int32
 
+	adoption       adoption
 	resize         resize
 	volumesMounted bool
 	networkError   string // the reported reason for which there is no network; empty if there is one
@@ -243,6 +244,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 	if !w.read(ctx) {
 		return false
 	}
+	w.adoptContainers()
 	w.handleKills()
 	w.transition()
 	ctx, span := w.startSpan(ctx)
@@ -261,7 +263,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 	return gone
 }
 
-// observe passes on what a fresh read of the runtime's state shows: containers that run or have ended.
+// observe passes on what a fresh read of the runtime's state shows: containers that have ended.
 func (w *worker) observe(ctx context.Context) {
 	if w.pod == nil {
 		w.pod = podFromRuntime(w.uid, w.runtime)
@@ -274,9 +276,6 @@ func (w *worker) observe(ctx context.Context) {
 		switch c.State {
 		case container.StateRunning:
 			live[c.ID] = true
-			if !w.probed[c.ID] && w.state == syncing {
-				w.resumeProbes(c)
-			}
 		case container.StateExited:
 			if _, known := w.terminationMessages[c.ID]; !known {
 				w.terminationMessages[c.ID] = w.m.deps.Builder.TerminationMessage(ctx, c)

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/qos"
 )
 
@@ -187,7 +188,7 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 		out.Phase = old
 		return
 	}
-	next := Phase(&in.Pod.Spec, out.InitContainerStatuses, out.ContainerStatuses)
+	next := phase(&in.Pod.Spec, out.InitContainerStatuses, out.ContainerStatuses, initialized(in, out))
 	switch {
 	case in.Failure != nil:
 		if next = corev1.PodFailed; in.Failure.Final != nil {
@@ -213,6 +214,15 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 	if in.Failure != nil && in.Ended {
 		out.Reason, out.Message = in.Failure.Reason, in.Failure.Message
 	}
+}
+
+// initialized reports whether a main container was started after the init containers. One of an earlier sandbox does not
+// count while the Pod is to run: after a reboot the init containers run again.
+func initialized(in *Input, out *corev1.PodStatus) bool {
+	if in.Runtime == nil || in.Ended {
+		return anyStarted(out.ContainerStatuses)
+	}
+	return kuberuntime.Initialized(in.Pod, in.Runtime)
 }
 
 // endedPhase returns the phase of a Pod that was stopped: Succeeded if all its containers did.

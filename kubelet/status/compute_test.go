@@ -18,15 +18,20 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func exited(name string, code int32, attempt uint32) *container.ContainerStatus {
 	return &container.ContainerStatus{
-		ID: name + "-id", Name: name, State: container.StateExited, ExitCode: code, Attempt: attempt,
+		ID: name + "-id", SandboxID: "s", Name: name, State: container.StateExited, ExitCode: code, Attempt: attempt,
 		StartedAt: now.Add(-time.Minute), FinishedAt: now.Add(-time.Second),
 	}
 }
 
 func running(name string, attempt uint32) *container.ContainerStatus {
 	return &container.ContainerStatus{
-		ID: name + "-id", Name: name, State: container.StateRunning, Attempt: attempt, StartedAt: now,
+		ID: name + "-id", SandboxID: "s", Name: name, State: container.StateRunning, Attempt: attempt, StartedAt: now,
 	}
+}
+
+func inSandbox(id string, c *container.ContainerStatus) *container.ContainerStatus {
+	c.SandboxID = id
+	return c
 }
 
 func held(list ...*container.ContainerStatus) *container.PodStatus {
@@ -87,6 +92,11 @@ func TestPhase(t *testing.T) {
 			corev1.PodPending},
 		{"sidecar's exit code plays no part", status.Input{Pod: withInit(pod(never, "a"), true, "i"), Ended: true,
 			Runtime: held(exited("i", 137, 0), exited("a", 0, 0))}, corev1.PodSucceeded},
+		{"sidecar again beside a container", status.Input{Pod: withInit(pod(always, "a"), true, "i"),
+			Runtime: held(exited("i", 1, 0), running("a", 0))}, corev1.PodRunning},
+		{"init containers again after a boot", status.Input{Pod: withInit(pod(always, "a"), false, "i"),
+			Old:     corev1.PodStatus{Phase: corev1.PodRunning},
+			Runtime: held(running("i", 1), inSandbox("before", exited("a", 255, 0)))}, corev1.PodPending},
 		{"terminal is never left", status.Input{Pod: pod(always, "a"), Runtime: held(running("a", 0)),
 			Old: corev1.PodStatus{Phase: corev1.PodFailed}}, corev1.PodFailed},
 		{"evicted", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0)), Ended: true,
@@ -101,6 +111,46 @@ func TestPhase(t *testing.T) {
 			require.Equal(t, c.phase, status.Compute(c.in).Phase)
 		})
 	}
+}
+
+// The runtime has no earlier instance after all containers of a Pod were restarted: the restarted container's last end is
+// what the status says of the one before.
+func TestEndOfARemovedInstanceIsKept(t *testing.T) {
+	end := &corev1.ContainerStateTerminated{ExitCode: 7, Reason: "Error", ContainerID: "containerd://before"}
+	for _, c := range []struct {
+		name string
+		old  corev1.ContainerStatus
+		want *corev1.ContainerStateTerminated
+	}{
+		{"ended before", corev1.ContainerStatus{ContainerID: "containerd://before",
+			State: corev1.ContainerState{Terminated: end}}, end},
+		{"said already", corev1.ContainerStatus{ContainerID: "containerd://a-id",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: corev1.ContainerState{Terminated: end}}, end},
+		{"waited", corev1.ContainerStatus{
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}, LastTerminationState: corev1.ContainerState{Terminated: end}}, end},
+		{"never ended", corev1.ContainerStatus{ContainerID: "containerd://before"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.old.Name = "a"
+			in := status.Input{
+				Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(running("a", 1)), RuntimeName: "containerd", Now: now,
+				Old: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.old}},
+			}
+			require.Equal(t, c.want, status.Compute(in).ContainerStatuses[0].LastTerminationState.Terminated)
+			in.Runtime = held(running("a", 0))
+			require.Nil(t, status.Compute(in).ContainerStatuses[0].LastTerminationState.Terminated, "a first instance has no last end")
+		})
+	}
+}
+
+func TestHealthOfDevicesIsReportedBeforeTheStart(t *testing.T) {
+	health := []corev1.ResourceStatus{{Name: "example.com/device"}}
+	in := status.Input{
+		Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(), Now: now,
+		Waiting: map[string]status.Waiting{"a": {Reason: "ImagePullBackOff"}},
+		Devices: func(string) []corev1.ResourceStatus { return health },
+	}
+	require.Equal(t, health, status.Compute(in).ContainerStatuses[0].AllocatedResourcesStatus)
 }
 
 func TestRunningPodIsReady(t *testing.T) {

@@ -21,6 +21,8 @@ const (
 	messageVanished    = "The container could not be located when the pod was deleted.  " +
 		"The container used to be Running"
 	messageNeverRan = "The container could not be located when the pod was terminated"
+	messageInitGone = "The container runtime has no init container of this name any more; it has succeeded, as the Pod's " +
+		"containers were started after it"
 	// exitUnknown is the exit code of a container whose exit code is not known.
 	exitUnknown = 137
 )
@@ -50,7 +52,7 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 			if mainsExist && in.Runtime.Find(c.Name) == nil {
 				// It was removed after it had succeeded, or no main container would exist.
 				if ended == nil || ended.Reason == reasonUnknown {
-					ended = &corev1.ContainerStateTerminated{Reason: reasonCompleted}
+					ended = &corev1.ContainerStateTerminated{Reason: reasonCompleted, Message: messageInitGone}
 				}
 				s.State = corev1.ContainerState{Terminated: ended}
 			}
@@ -126,7 +128,7 @@ func containerStatus(in *Input, c *corev1.Container, old *corev1.ContainerStatus
 	if len(all) == 0 {
 		statusWithoutInstance(in, &s, old, fallback)
 	} else {
-		statusOfInstances(in, &s, all, fallback)
+		statusOfInstances(in, &s, old, all, fallback)
 	}
 	if w, ok := in.Waiting[c.Name]; ok && s.State.Running == nil && !in.Ended {
 		if s.State.Terminated != nil {
@@ -178,7 +180,7 @@ func willRestart(in *Input, name string, code int32) bool {
 }
 
 // statusOfInstances sets the status of a container with instances, the newest first.
-func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
+func statusOfInstances(in *Input, s, old *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
 	now := all[0]
 	s.RestartCount = int32(now.Attempt)
 	s.ContainerID = in.containerID(now)
@@ -210,11 +212,26 @@ func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.Co
 			break
 		}
 	}
+	if now.Attempt > 0 && s.LastTerminationState.Terminated == nil {
+		s.LastTerminationState = lastEnd(old, s.ContainerID)
+	}
 	if user := now.User.GetLinux(); user != nil {
 		s.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
 			UID: user.Uid, GID: user.Gid, SupplementalGroups: user.SupplementalGroups,
 		}}
 	}
+}
+
+// lastEnd returns the end that the old status has of the instance before the one with the id. The runtime may have removed
+// that instance, as when all containers of a Pod are restarted.
+func lastEnd(old *corev1.ContainerStatus, id string) corev1.ContainerState {
+	switch {
+	case old == nil:
+		return corev1.ContainerState{}
+	case old.ContainerID != id && old.State.Terminated != nil:
+		return *old.State.DeepCopy()
+	}
+	return *old.LastTerminationState.DeepCopy()
 }
 
 // fillTerminatedContainer sets the end that a container of an ended Pod has or must have had.
@@ -262,13 +279,14 @@ func setDetails(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasti
 
 // setResources sets the container's allocated resources, and those in effect.
 func setResources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *corev1.ContainerStatus) {
+	if in.Devices != nil && in.Runtime != nil {
+		// A container has its devices before it can start: their health may be what it waits for.
+		s.AllocatedResourcesStatus = in.Devices(c.Name)
+	}
 	if in.Runtime.Find(c.Name) == nil {
 		return
 	}
 	s.AllocatedResources = c.Resources.Requests
-	if in.Devices != nil {
-		s.AllocatedResourcesStatus = in.Devices(c.Name)
-	}
 	if old != nil && old.Resources != nil && in.Resize != nil && in.Resize.PendingContainers[c.Name] {
 		s.Resources = old.Resources
 		return

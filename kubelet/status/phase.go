@@ -10,7 +10,12 @@ import (
 // Phase returns the phase that follows from the containers' statuses alone, while the Pod is not being stopped. A
 // container that waits although it ran before counts as one that will run again.
 func Phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) corev1.PodPhase {
-	if p, decided := initPhase(spec, init, main); decided {
+	return phase(spec, init, main, anyStarted(main))
+}
+
+// phase is Phase of a Pod of which initialized says that its init containers need not run before its containers.
+func phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus, initialized bool) corev1.PodPhase {
+	if p, decided := initPhase(spec, init, initialized); decided {
 		return p
 	}
 	var running, again, failed int
@@ -44,7 +49,7 @@ func Phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) corev1.Pod
 }
 
 // initPhase returns the phase while init containers decide it.
-func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev1.PodPhase, bool) {
+func initPhase(spec *corev1.PodSpec, init []corev1.ContainerStatus, initialized bool) (corev1.PodPhase, bool) {
 	pending, failed := false, false
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
@@ -64,7 +69,7 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 	switch {
 	case failed:
 		return corev1.PodFailed, true
-	case pending && !anyStarted(main):
+	case pending && !initialized:
 		return corev1.PodPending, true
 	}
 	return "", false

@@ -1,0 +1,58 @@
+package podworker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/prober"
+)
+
+// A kubelet that starts finds the containers of static Pods running before the API server has delivered what the kubelet
+// before it had said of them. Their probes do not start anew, and no status says so.
+func TestAdoptedContainersWaitForWhatWasSaidOfThem(t *testing.T) {
+	for _, said := range []bool{true, false} {
+		name := map[bool]string{true: "delivered", false: "never delivered"}[said]
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			p := pod("p", func(p *corev1.Pod) {
+				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "second", Image: "app:1"})
+			})
+			f.add(p)
+			p.Status = f.waitStatus(p.UID, "running", running)
+			f.stop()
+
+			f.statuses.mu.Lock()
+			delete(f.statuses.last, p.UID)
+			f.statuses.hidden = true
+			f.statuses.mu.Unlock()
+			resumed := make(chan prober.Container, 2)
+			f.resumed = resumed
+			f.start()
+			f.add(p)
+			synced := make(chan error, 1)
+			require.True(t, f.manager.OnSynced(p.UID, func(err error) { synced <- err }))
+			require.NoError(t, <-synced)
+			require.Empty(t, resumed)
+			_, written := f.statuses.Get(p.UID)
+			require.False(t, written, "nothing is said of the Pod before it is known what was")
+
+			if said {
+				f.statuses.mu.Lock()
+				f.statuses.hidden = false
+				f.statuses.mu.Unlock()
+				f.signals.Wake(p.UID)
+			} else {
+				f.clock.Step(5 * time.Second)
+			}
+			for range 2 {
+				c := <-resumed
+				require.Equal(t, said, c.WasStarted, c.Name)
+				require.Equal(t, said, c.WasReady, c.Name)
+			}
+			f.waitStatus(p.UID, "written", func(s corev1.PodStatus) bool { return len(s.ContainerStatuses) == 2 })
+		})
+	}
+}

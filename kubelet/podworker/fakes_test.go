@@ -163,12 +163,12 @@ func (p probes) ContainerStarted(_ *corev1.Pod, c prober.Container) {
 		p.resumed <- c
 	}
 }
-func (probes) ContainerStopped(types.UID, string)             {}
-func (probes) StopLivenessAndStartup(types.UID)               {}
-func (probes) RemovePod(types.UID)                            {}
-func (probes) Ready(string) (bool, bool)                      { return true, true }
-func (probes) Started(string) (bool, bool)                    { return true, true }
-func (probes) Failed(string) (prober.Failure, bool)           { return prober.Failure{}, false }
+func (probes) ContainerStopped(types.UID, string)   {}
+func (probes) StopLivenessAndStartup(types.UID)     {}
+func (probes) RemovePod(types.UID)                  {}
+func (probes) Ready(string) (bool, bool)            { return true, true }
+func (probes) Started(string) (bool, bool)          { return true, true }
+func (probes) Failed(string) (prober.Failure, bool) { return prober.Failure{}, false }
 
 // hooks fail with the queued errors and then succeed.
 type hooks struct {

@@ -44,9 +44,8 @@ func Write(path string, data []byte) (err error) {
 	}
 	err = os.Rename(temp.Name(), path)
 	if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.IsDir() {
-		if _, err = aside(path); err == nil { // a file cannot replace a directory
-			err = os.Rename(temp.Name(), path)
-		}
+		SetAside(path, errors.New("it is a directory"), "the file is made anew in its place")
+		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
 		return err

@@ -1,12 +1,14 @@
 package atomicfile_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
 )
@@ -41,8 +43,15 @@ func TestWriteSetsADirectoryAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700))
+	state := klog.CaptureState()
+	defer state.Restore()
+	var said bytes.Buffer
+	klog.LogToStderr(false)
+	klog.SetOutput(&said)
 	require.NoError(t, atomicfile.Write(path, []byte("x")))
 	require.DirExists(t, filepath.Join(path+".damaged", "child"))
+	klog.Flush()
+	require.Contains(t, said.String(), path+".damaged", "it is said where the directory is")
 }
 
 func TestCleanRemovesOnlyPartlyWrittenFiles(t *testing.T) {

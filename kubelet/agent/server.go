@@ -58,6 +58,7 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	}
 	pods := &metrics.PodCollector{
 		NodeName: config.Node.Name, Pods: s.host.GetPods, MissedEvents: p.watcher.MissedEvents, WorkerStates: p.workers.CountByState,
+		Mirrors: p.mirrors.Mirrors, IsDesired: p.workers.IsDesired,
 	}
 	if config.Cgroups.MemoryQoS != nil {
 		pods.ClassRequests = p.workers.ClassRequests

@@ -6,6 +6,7 @@ import (
 	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -18,7 +19,7 @@ var (
 		[]string{"static"}, nil)
 	activePods = prometheus.NewDesc("kubelet_active_pods", "The number of pods the kubelet considers active, which have "+
 		"not ended", []string{"static"}, nil)
-	mirrorPods        = prometheus.NewDesc("kubelet_mirror_pods", "The number of mirror pods the kubelet will try to create", nil, nil)
+	mirrorPods        = prometheus.NewDesc("kubelet_mirror_pods", "The number of mirror pods in the API server", nil, nil)
 	cgroupVersion     = prometheus.NewDesc("kubelet_cgroup_version", "The version of cgroups in use: 1 or 2", nil, nil)
 	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
 		[]string{"container_state"}, nil)
@@ -41,8 +42,10 @@ var (
 type PodCollector struct {
 	// NodeName is the Node's name.
 	NodeName string
-	// Pods returns the node's Pods with their latest status.
-	Pods func() []*corev1.Pod
+	// Pods returns the node's Pods with their latest status, Mirrors the mirror Pods.
+	Pods, Mirrors func() []*corev1.Pod
+	// IsDesired reports whether a source has the Pod.
+	IsDesired func(uid types.UID) bool
 	// MissedEvents returns how many Pods a relist found changed without an event.
 	MissedEvents func() int64
 	// ClassRequests returns what the active Pods of each class request, where memory QoS is on; nil where it is off.
@@ -66,7 +69,7 @@ func (c *PodCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 	running := 0
-	desired, active := map[string]int{"": 0}, map[string]int{"": 0}
+	desired, active := map[string]int{"": 0, "true": 0}, map[string]int{"": 0, "true": 0}
 	states := map[string]int{"running": 0, "exited": 0, "created": 0}
 	c.collectWorkers(out)
 	if c.ClassRequests != nil {
@@ -76,9 +79,11 @@ func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, pod := range c.Pods() {
 		static := staticLabel(podutil.IsStatic(pod))
-		desired[static]++
-		if !podutil.IsTerminal(&pod.Status) {
-			active[static]++
+		if c.IsDesired(pod.UID) {
+			desired[static]++
+			if !podutil.IsTerminal(&pod.Status) {
+				active[static]++
+			}
 		}
 		runs := false
 		for _, list := range [][]corev1.ContainerStatus{
@@ -107,7 +112,7 @@ func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 	for static, n := range active {
 		out <- prometheus.MustNewConstMetric(activePods, prometheus.GaugeValue, float64(n), static)
 	}
-	out <- prometheus.MustNewConstMetric(mirrorPods, prometheus.GaugeValue, float64(desired["true"]))
+	out <- prometheus.MustNewConstMetric(mirrorPods, prometheus.GaugeValue, float64(len(c.Mirrors())))
 	version := 1.0
 	if cgroups.IsCgroup2UnifiedMode() {
 		version = 2
@@ -141,7 +146,10 @@ func (c *PodCollector) collectWorkers(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(progressingResizes, prometheus.GaugeValue, float64(progressing))
 	out <- prometheus.MustNewConstMetric(ephemeralContainers, prometheus.GaugeValue, float64(ephemeral))
 	for state, n := range c.WorkerStates() {
-		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), state.Lifecycle, state.Config,
-			staticLabel(state.Static))
+		static := staticLabel(state.Static)
+		if state.Config == podworker.ConfigRuntimeOnly {
+			static = "unknown"
+		}
+		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), state.Lifecycle, state.Config, static)
 	}
 }

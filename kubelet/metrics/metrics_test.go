@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -70,12 +71,16 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		requests.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
 	}
 	InstrumentAdmitter(registry, outOfCPU).Admit(nil, nil)
-	static := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
+	static := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "s", Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
 	terminated := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "orphan"}}
 	registry.MustRegister(&PodCollector{
-		NodeName: "n", MissedEvents: func() int64 { return 3 }, Pods: func() []*corev1.Pod { return []*corev1.Pod{static, terminated} },
+		NodeName: "n", MissedEvents: func() int64 { return 3 }, Pods: func() []*corev1.Pod { return []*corev1.Pod{static, terminated, orphan} },
+		Mirrors: func() []*corev1.Pod { return make([]*corev1.Pod, 2) }, IsDesired: func(uid types.UID) bool { return uid != "orphan" },
 		WorkerStates: func() map[podworker.WorkerState]int {
-			return map[podworker.WorkerState]int{{Lifecycle: "sync", Config: "desired"}: 1}
+			return map[podworker.WorkerState]int{
+				{Lifecycle: "sync", Config: "desired"}: 1, {Lifecycle: "terminating", Config: "runtime_only"}: 1,
+			}
 		},
 		ClassRequests: func() cm.Requests { return cm.Requests{GuaranteedMemory: 1} },
 	})
@@ -141,6 +146,14 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	require.Equal(t, []string{"N/A", "0-10MB", "10MB-100MB", "GT100GB"},
 		[]string{sizeClass(0), sizeClass(10 << 20), sizeClass(10<<20 + 1), sizeClass(101 << 30)})
 	require.Equal(t, map[string]float64{"": 0, "true": 1}, values(t, registry, "kubelet_active_pods"), "one has terminated")
+	mirrors := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "kubelet_mirror_pods" })
+	require.Equal(t, 2.0, families[mirrors].Metric[0].GetGauge().GetValue())
+	working := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "kubelet_working_pods" })
+	var isStatic []string
+	for _, metric := range families[working].Metric {
+		isStatic = append(isStatic, metric.Label[2].GetValue())
+	}
+	require.Equal(t, []string{"", "unknown"}, isStatic, "of a Pod that only the runtime has it is not known")
 	require.Equal(t, map[string]float64{"strict": 1}, values(t, registry, "kubelet_run_podsandbox_errors_total"))
 }
 

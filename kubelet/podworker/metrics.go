@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -48,17 +49,23 @@ type Metrics interface {
 }
 
 // WorkerState is the state of a Pod's worker: its lifecycle is sync, terminating or terminated, its configuration
-// desired, orphan (gone from its source) or runtime_only (never in a source).
+// desired, orphan (gone from its source) or runtime_only (never in a source). Of the last it is not known whether they are static.
 type WorkerState struct {
 	Lifecycle, Config string
 	Static            bool
 }
 
-// CountByState counts the workers by their state.
+// CountByState counts the workers by their state. States that no worker is in are among them, with 0.
 func (m *Manager) CountByState() map[WorkerState]int {
+	counts := map[WorkerState]int{}
+	for _, lifecycle := range lifecycleNames {
+		counts[WorkerState{Lifecycle: lifecycle, Config: ConfigRuntimeOnly}] = 0
+		for _, config := range []string{ConfigDesired, ConfigOrphan} {
+			counts[WorkerState{lifecycle, config, false}], counts[WorkerState{lifecycle, config, true}] = 0, 0
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	counts := map[WorkerState]int{}
 	for _, w := range m.workers {
 		if at := w.lastState.Load(); at != nil {
 			counts[*at]++
@@ -66,6 +73,17 @@ func (m *Manager) CountByState() map[WorkerState]int {
 	}
 	return counts
 }
+
+// IsDesired reports whether a source has the Pod. One that its source has removed may still run.
+func (m *Manager) IsDesired(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.workers[uid]
+	return w != nil && (!w.removedFromSource || w.recreated != nil)
+}
+
+// The configurations of WorkerState.
+const ConfigDesired, ConfigOrphan, ConfigRuntimeOnly = "desired", "orphan", "runtime_only"
 
 // lifecycleNames are the names of states as upstream's metrics have them.
 var lifecycleNames = map[state]string{syncing: "sync", terminating: "terminating", terminated: "terminated"}
@@ -78,14 +96,14 @@ func (w *worker) timed(sync func() bool) bool {
 	}
 	gone := sync()
 	w.m.deps.Metrics.SyncDuration(kind, w.m.deps.Clock.Since(start))
-	at := WorkerState{Lifecycle: lifecycleNames[w.state], Config: "desired"}
+	at := WorkerState{Lifecycle: lifecycleNames[w.state], Config: ConfigDesired}
 	switch {
 	case w.runtimeOnly:
-		at.Config = "runtime_only"
+		at.Config = ConfigRuntimeOnly
 	case w.removed:
-		at.Config = "orphan"
+		at.Config = ConfigOrphan
 	}
-	if w.pod != nil {
+	if w.pod != nil && !w.runtimeOnly {
 		at.Static = podutil.IsStatic(w.pod)
 	}
 	w.lastState.Store(&at)

@@ -261,3 +261,17 @@ func TestImageVolumesAreCounted(t *testing.T) {
 	f.waitFor("it is created again", func() bool { f.clock.Step(time.Second); return f.runtime.Running()["main"] == 1 })
 	require.Equal(t, map[string]int{"image volumes 1 2 false": 1, "image volumes 1 2 true": 1}, f.metrics.withPrefix("image volumes"))
 }
+
+func TestStatesWithoutAWorkerAreCounted(t *testing.T) {
+	f := newFixture(t)
+	counts := f.manager.CountByState()
+	require.Len(t, counts, 15)
+	f.add(pod("p"))
+	f.waitStatus("uid-p", "running", running)
+	desired := podworker.WorkerState{Lifecycle: "sync", Config: podworker.ConfigDesired}
+	f.waitFor("a worker in the state", func() bool { return f.manager.CountByState()[desired] == 1 })
+	require.Len(t, f.manager.CountByState(), 15)
+	require.True(t, f.manager.IsDesired("uid-p"))
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: pod("p")})
+	require.False(t, f.manager.IsDesired("uid-p"), "it may still run")
+}

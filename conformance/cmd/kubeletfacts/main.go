@@ -1,5 +1,5 @@
 // Command kubeletfacts writes what upstream's kubelet has, from its own code: the flags with their defaults, the default
-// configuration, and the feature gates with their defaults. Tests of the root module compare Berth's kubelet with these files.
+// configuration, the feature gates with their stages and defaults, and the metrics with their labels. Tests of the root module compare Berth's kubelet with these files.
 //
 //	go run ./cmd/kubeletfacts ../kubelet
 package main
@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubelet/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/util/codec"
+	"sigs.k8s.io/yaml"
 )
 
 func main() {
@@ -52,6 +53,10 @@ func write(dir string) error {
 	if err != nil {
 		return err
 	}
+	metrics, err := metrics()
+	if err != nil {
+		return err
+	}
 	text, err := codec.EncodeKubeletConfig(configuration, v1beta1.SchemeGroupVersion)
 	if err != nil {
 		return err
@@ -60,6 +65,7 @@ func write(dir string) error {
 		os.WriteFile(filepath.Join(dir, "settings", "gates.txt"), []byte(gates), 0o644),
 		os.WriteFile(filepath.Join(dir, "options", "testdata", "flags.txt"), []byte(flags), 0o644),
 		os.WriteFile(filepath.Join(dir, "options", "testdata", "defaults.yaml"), text, 0o644),
+		os.WriteFile(filepath.Join(dir, "agent", "testdata", "metrics.txt"), []byte(metrics), 0o644),
 	)
 }
 
@@ -83,7 +89,8 @@ func flags() (string, error) {
 	return out.String(), nil
 }
 
-// gates returns a line for each feature gate: its name, its state, "locked", and "kubelet" if the kubelet's code reads it.
+// gates returns a line for each feature gate: its name, its stage (nothing for one that is generally available), its state,
+// "locked", and "kubelet" if the kubelet's code reads it.
 func gates() (string, error) {
 	read, err := readByKubelet()
 	if err != nil {
@@ -100,6 +107,9 @@ func gates() (string, error) {
 		if spec.Default {
 			words[1] = "on"
 		}
+		if stage := string(spec.PreRelease); stage != "" {
+			words = append(words, stage)
+		}
 		if spec.LockToDefault {
 			words = append(words, "locked")
 		}
@@ -111,13 +121,60 @@ func gates() (string, error) {
 	return out.String(), nil
 }
 
-// readByKubelet returns the gates that the packages of the kubelet and of its volumes refer to.
-func readByKubelet() (map[featuregate.Feature]bool, error) {
+// metrics returns a line for each metric of the kubelet in Kubernetes' own list of all metrics: the path that serves it, its
+// name, and its labels.
+func metrics() (string, error) {
+	module, err := kubernetesModule()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(module, "test", "instrumentation", "documentation", "documentation-list.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var list []struct {
+		Namespace, Subsystem, Name string
+		Labels                     []string
+		ConstLabels                map[string]string
+		ComponentEndpoints         []struct{ Component, Endpoint string }
+	}
+	if err := yaml.Unmarshal(text, &list); err != nil {
+		return "", fmt.Errorf("read the list of metrics: %w", err)
+	}
+	var lines []string
+	for _, metric := range list {
+		var parts []string
+		for _, part := range []string{metric.Namespace, metric.Subsystem, metric.Name} {
+			if part != "" {
+				parts = append(parts, part)
+			}
+		}
+		labels := slices.Sorted(slices.Values(append(metric.Labels, slices.Collect(maps.Keys(metric.ConstLabels))...)))
+		for _, at := range metric.ComponentEndpoints {
+			if at.Component == "kubelet" {
+				lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s %s", at.Endpoint, strings.Join(parts, "_"), strings.Join(labels, ","))))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n") + "\n", nil
+}
+
+// kubernetesModule returns the directory of the module k8s.io/kubernetes.
+func kubernetesModule() (string, error) {
 	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
-		return nil, fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
+		return "", fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
 	}
-	module := strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out)), nil
+}
+
+// readByKubelet returns the gates that the packages of the kubelet and of its volumes refer to.
+func readByKubelet() (map[featuregate.Feature]bool, error) {
+	module, err := kubernetesModule()
+	if err != nil {
+		return nil, err
+	}
 	names, err := constants(filepath.Join(module, "pkg", "features", "kube_features.go"))
 	if err != nil {
 		return nil, err

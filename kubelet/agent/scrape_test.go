@@ -109,7 +109,7 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		`kubelet_pod_worker_duration_seconds_count{operation_type="sync"}`, "kubelet_started_pods_total",
 		`kubelet_started_containers_total{container_type="container"}`, "kubelet_running_pods",
 		`kubelet_running_containers{container_state="running"}`, `kubelet_desired_pods{static="true"}`,
-		`kubelet_active_pods{static="true"}`, "kubelet_mirror_pods", "kubelet_cgroup_version", `kubelet_node_name{node="n"}`,
+		`kubelet_active_pods{static="true"}`, "kubelet_cgroup_version", `kubelet_node_name{node="n"}`,
 		`kubelet_working_pods{config="desired",lifecycle="sync",static="true"}`, "kubelet_pleg_relist_duration_seconds_count",
 		"kubelet_pleg_last_seen_seconds", operations("volume_mount"),
 	} {

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/settings"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/timeline/traces"
@@ -298,7 +299,7 @@ func (u *components) newKubelet() (runFunc, error) {
 			StreamIdleTimeout: streamIdleTimeout,
 			LogDir:            filepath.Dir(c.PodLogsDir()), TLS: kubeletTLS(),
 		},
-		DNS: dns,
+		DNS: dns, Features: settings.Features(nil),
 	}
 	if err := c.applyKubeletConfig(&config); err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func newBase(deps Deps, config Config) (*base, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	metrics, err := newRegistries(&deps)
+	metrics, err := newRegistries(&deps, &config)
 	if err != nil {
 		return nil, err
 	}

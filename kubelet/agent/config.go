@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/eviction"
+	"github.com/berth-dev/berth/kubelet/metrics"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/nodeshutdown"
 	"github.com/berth-dev/berth/kubelet/qos"
@@ -84,6 +85,8 @@ type Config struct {
 	KernelDefaults KernelDefaults
 	// Source, if set, is the configuration that these values come from; /configz shows its fields beside those of Config.
 	Source *kubeletconfig.KubeletConfiguration
+	// Features are the feature gates of Kubernetes with their states, for the metric of them. They change nothing here.
+	Features []metrics.Feature
 }
 
 // KernelDefaults says what becomes of sysctls that differ from what a kubelet wants of its machine.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/metrics/prometheus/restclient" // counts the requests of client-go
 
 	"github.com/berth-dev/berth/kubelet/metrics"
 	"github.com/berth-dev/berth/kubelet/server"
@@ -14,7 +16,7 @@ import (
 // registries hold the agent's metrics, and what records them for several components.
 type registries struct {
 	main, probes *prometheus.Registry // served at /metrics and /metrics/probes
-	served       prometheus.Gatherer  // main and Deps.Gatherers
+	served       prometheus.Gatherer  // main, the process's and Deps.Gatherers
 	pods         *metrics.Pods
 	relist       *metrics.Relist
 	images       *metrics.Images
@@ -22,7 +24,7 @@ type registries struct {
 	requests     *server.RequestMetrics
 }
 
-func newRegistries(deps *Deps) (*registries, error) {
+func newRegistries(deps *Deps, config *Config) (*registries, error) {
 	registry, now := prometheus.NewRegistry(), deps.Clock.Now()
 	r := &registries{
 		main: registry, probes: prometheus.NewRegistry(), pods: metrics.NewPods(registry),
@@ -35,7 +37,9 @@ func newRegistries(deps *Deps) (*registries, error) {
 			return nil, fmt.Errorf("agent: Deps.Collectors: %w", err)
 		}
 	}
-	r.served = append(prometheus.Gatherers{registry}, deps.Gatherers...)
+	metrics.RegisterBuild(registry, config.Features)
+	// The libraries of Kubernetes register theirs, those of the process and of Go's runtime among them, in one registry of the process.
+	r.served = append(prometheus.Gatherers{registry, legacyregistry.DefaultGatherer}, deps.Gatherers...)
 	return r, nil
 }
 

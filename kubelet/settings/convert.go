@@ -106,7 +106,7 @@ func Convert(in *Configuration) (*Settings, error) {
 	if out.Agent.Managers, err = convertManagers(c); err != nil {
 		return nil, err
 	}
-	out.Agent.Source, out.Agent.Tracing = out.Source, c.Tracing
+	out.Agent.Source, out.Agent.Tracing, out.Agent.Features = out.Source, c.Tracing, Features(c.FeatureGates)
 	out.Agent.KernelDefaults = agent.SetKernelDefaults
 	if c.ProtectKernelDefaults {
 		out.Agent.KernelDefaults = agent.RequireKernelDefaults

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/berth-dev/berth/kubelet/metrics"
 )
 
 // previousMinor is the minor version before the one whose kubelet this is.
@@ -17,6 +19,9 @@ const (
 	allAlpha = "AllAlpha"
 	allBeta  = "AllBeta"
 )
+
+// The stages of features that are not generally available.
+const stageAlpha, stageBeta = "ALPHA", "BETA"
 
 // gateTable is what upstream's kubelet says of its gates, written by conformance/cmd/kubeletfacts.
 //
@@ -63,6 +68,8 @@ const (
 	gateListActive = "KubeletPodResourcesListUseActivePods"
 	// gateBetaCPUOptions allows options of the CPU manager that are in beta.
 	gateBetaCPUOptions = "CPUManagerPolicyBetaOptions"
+	// gateServingRotation allows to request the serving certificate from the cluster.
+	gateServingRotation = "RotateKubeletServerCertificate"
 )
 
 // switched returns the gates that this kubelet can have in either state. Those that allow alpha options of managers are among them,
@@ -70,7 +77,7 @@ const (
 func switched() []string {
 	return []string{
 		gateMemoryQoS, gateProjectQuotas, gateQuotaPeriod, gateNoExclusiveQuota, gatePodResources, gateShutdown, gateShutdownPriorities,
-		gateListActive, gateBetaCPUOptions, gateRuntimeMetrics, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+		gateListActive, gateBetaCPUOptions, gateServingRotation, gateRuntimeMetrics, "CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
 	}
 }
 
@@ -82,8 +89,8 @@ func isOff(c *Configuration, gate string) bool {
 
 // Gate is a feature gate of Kubernetes.
 type Gate struct {
-	// Name is its name in featureGates.
-	Name string
+	// Name is its name in featureGates, Stage is ALPHA, BETA, DEPRECATED, or empty for one that is generally available.
+	Name, Stage string
 	// Default is its state in upstream's kubelet. Locked says that upstream refuses another one.
 	Default, Locked bool
 	// Kubelet says that the kubelet reads it; the others are of other components.
@@ -107,6 +114,8 @@ func Gates() []Gate {
 				gate.Locked = true
 			case "kubelet":
 				gate.Kubelet = true
+			case stageAlpha, stageBeta, "DEPRECATED":
+				gate.Stage = word
 			}
 		}
 		gate.Here = gate.Default
@@ -116,6 +125,29 @@ func Gates() []Gate {
 		gates = append(gates, gate)
 	}
 	return gates
+}
+
+// Features returns the state of each feature gate with those that a configuration sets; nil for one that sets none.
+func Features(set map[string]bool) []metrics.Feature {
+	var features []metrics.Feature
+	for _, gate := range Gates() {
+		feature := metrics.Feature{Name: gate.Name, Stage: gate.Stage, Enabled: gate.Here}
+		names := []string{gate.Name}
+		switch gate.Stage {
+		case stageAlpha:
+			names = append(names, allAlpha)
+		case stageBeta:
+			names = append(names, allBeta)
+		}
+		for _, name := range names {
+			if on, ok := set[name]; ok {
+				feature.Enabled = on
+				break
+			}
+		}
+		features = append(features, feature)
+	}
+	return features
 }
 
 // validateGates returns an error that names the gates which Kubernetes does not know or has locked.

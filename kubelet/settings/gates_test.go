@@ -28,6 +28,7 @@ func TestGatesThatAreSwitched(t *testing.T) {
 	for text, want := range map[string]string{
 		"featureGates: {InPlacePodLevelResourcesVerticalScaling: false}":                                                   "cannot be switched",
 		"featureGates: {CustomCPUCFSQuotaPeriod: false}\ncpuCFSQuotaPeriod: 10ms":                                          "want 100ms, or the feature gate CustomCPUCFSQuotaPeriod",
+		"featureGates: {RotateKubeletServerCertificate: false}\nserverTLSBootstrap: true":                                  "want false, or the feature gate RotateKubeletServerCertificate",
 		"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 10s":                                            "want 0s, or the feature gate GracefulNodeShutdown",
 		"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]":                   "or the feature gate GracefulNodeShutdown",
 		"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]": "GracefulNodeShutdownBasedOnPodPriority",

@@ -286,6 +286,7 @@ func (p *problems) gates(c *Configuration) {
 		without(gate, "shutdownGracePeriodByPodPriority", priorities > 0, priorities, "none")
 	}
 	distribute, set := c.CPUManagerPolicyOptions[optionDistribute]
+	without(gateServingRotation, "serverTLSBootstrap", c.ServerTLSBootstrap, c.ServerTLSBootstrap, "false")
 	without(gateBetaCPUOptions, cpuOptionsPath, set, optionDistribute+"="+distribute, "other options")
 }
 

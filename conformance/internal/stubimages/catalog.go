@@ -32,6 +32,8 @@ type recipe struct {
 	built map[string]string
 	// files are upstream's data: name in the image to name below test/images.
 	files map[string]string
+	// registry are images that the program agnhost serves as a registry: recipes before this one, with a tag for each.
+	registry map[string]string
 	// extra adds anything else.
 	extra  func(*oci.Tree)
 	config ocispec.ImageConfig
@@ -63,7 +65,7 @@ func (s Sources) Images() ([]oci.Image, error) {
 	layers := map[string][][]byte{"": nil, "base": {lowest}}
 	var images []oci.Image
 	for _, r := range recipes() {
-		layer, err := s.layer(r)
+		layer, err := s.layer(r, layers)
 		if err != nil {
 			return nil, fmt.Errorf("build image %q: %w", r.name, err)
 		}
@@ -83,8 +85,21 @@ func (s Sources) Images() ([]oci.Image, error) {
 	return images, nil
 }
 
-func (s Sources) layer(r recipe) ([]byte, error) {
+// find returns the recipe of the name.
+func find(name string) recipe {
+	all := recipes()
+	return all[slices.IndexFunc(all, func(r recipe) bool { return r.name == name })]
+}
+
+// layer returns the layer of a recipe; layers are those of the images before it.
+func (s Sources) layer(r recipe, layers map[string][][]byte) ([]byte, error) {
 	tree := &oci.Tree{}
+	for name, tag := range r.registry {
+		config := find(name).config
+		if err := addToRegistry(tree, name, tag, oci.Image{Name: name + ":" + tag, Layers: layers[name], Config: config}); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.addPrograms(tree, r.programs); err != nil {
 		return nil, err
 	}

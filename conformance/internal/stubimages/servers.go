@@ -23,8 +23,9 @@ func serverImages() []recipe {
 			files: map[string]string{
 				"/localhost.crt": "agnhost/porter/localhost.crt", "/localhost.key": "agnhost/porter/localhost.key",
 			},
-			extra:  addUsers,
-			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+			registry: map[string]string{"pause": "testing"}, // as upstream's fakeregistryserver/images.txt
+			extra:    addUsers,
+			config:   ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 		},
 		{
 			name: "kitten", ids: ids(imageutils.Kitten), on: "agnhost",

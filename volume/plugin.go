@@ -206,13 +206,18 @@ func (s Spec) DirName() string {
 // QualifiedPluginName returns the name of the volume's plugin as metrics show it: for CSI volumes with the driver's
 // name.
 func (s Spec) QualifiedPluginName(plugin string) string {
+	return QualifiedPluginName(plugin, s.Driver())
+}
+
+// Driver returns the name of the volume's CSI driver, empty if it has none.
+func (s Spec) Driver() string {
 	switch {
 	case s.PV != nil && s.PV.Spec.CSI != nil:
-		return QualifiedPluginName(plugin, s.PV.Spec.CSI.Driver)
+		return s.PV.Spec.CSI.Driver
 	case s.PV == nil && s.Volume != nil && s.Volume.CSI != nil:
-		return QualifiedPluginName(plugin, s.Volume.CSI.Driver)
+		return s.Volume.CSI.Driver
 	}
-	return plugin
+	return ""
 }
 
 // QualifiedPluginName returns the name of a plugin as metrics show it: with the driver's name, if it is not empty.

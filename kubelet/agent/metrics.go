@@ -18,7 +18,7 @@ type registries struct {
 	main, probes *prometheus.Registry // served at /metrics and /metrics/probes
 	served       prometheus.Gatherer  // main, the process's and Deps.Gatherers
 	pods         *metrics.Pods
-	relist       *metrics.Relist
+	pleg         *metrics.PLEG
 	images       *metrics.Images
 	nodeStart    *metrics.NodeStart
 	requests     *server.RequestMetrics
@@ -28,7 +28,7 @@ func newRegistries(deps *Deps, config *Config) (*registries, error) {
 	registry, now := prometheus.NewRegistry(), deps.Clock.Now()
 	r := &registries{
 		main: registry, probes: prometheus.NewRegistry(), pods: metrics.NewPods(registry),
-		relist: metrics.NewRelist(registry, deps.Clock), images: metrics.NewImages(registry),
+		pleg: metrics.NewPLEG(registry, deps.Clock), images: metrics.NewImages(registry),
 		nodeStart: metrics.NewNodeStart(registry, bootTime(now), now),
 		requests:  server.NewRequestMetrics(registry, deps.Clock),
 	}

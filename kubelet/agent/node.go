@@ -72,7 +72,9 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	if !config.Cgroups.ExclusiveCPUQuota {
 		limits.HasExclusiveCPUs = n.managers.HasExclusiveCPUs
 	}
-	if n.cgroups, err = cm.New(cm.Deps{Logger: base.logger("cgroups")}, cm.Config{
+	durations := cm.NewDurations(deps.Clock)
+	base.metrics.main.MustRegister(durations)
+	if n.cgroups, err = cm.New(cm.Deps{Durations: durations, Logger: base.logger("cgroups")}, cm.Config{
 		CgroupRoot: config.Cgroups.Root, Driver: config.Cgroups.Driver, PodPidsLimit: config.Cgroups.PodPidsLimit,
 		Resources: limits,
 	}); err != nil {

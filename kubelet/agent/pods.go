@@ -43,7 +43,8 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 	}
 	if p.images, err = images.New(images.Deps{
 		Service: runtime.client, Keyring: keyring, PullRecords: n.pullRecords, Recorder: deps.Recorder, Clock: deps.Clock,
-		OnPulled: n.manager.ImagesChanged, ObservePull: base.metrics.images.ObservePull, Logger: deps.Logger,
+		OnPulled: n.manager.ImagesChanged, ObservePull: base.metrics.images.ObservePull, CountRequest: base.metrics.images.CountRequest,
+		Logger: deps.Logger,
 	}, images.Config{
 		MaxParallel: config.Images.MaxParallelPulls, PullQPS: config.Images.PullQPS, PullBurst: config.Images.PullBurst,
 	}); err != nil {
@@ -60,7 +61,7 @@ func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *stora
 	}
 	if p.watcher, err = pleg.New(pleg.Deps{
 		Runtime: runtime.client, OnPodChanged: base.signals.RuntimeChanged, OnListed: base.signals.RuntimePods, OnActive: n.managers.Adopt,
-		ObserveRelist: base.metrics.relist.Observe, Exits: deps.Exits, Clock: deps.Clock, Logger: deps.Logger,
+		Metrics: base.metrics.pleg, Exits: deps.Exits, Clock: deps.Clock, Logger: deps.Logger,
 	}, pleg.Config{RelistPeriod: config.Runtime.RelistPeriod}); err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *no
 ) (*podworker.Manager, error) {
 	config, deps := &base.config, &base.deps
 	hooks, err := lifecycle.NewRunner(lifecycle.Deps{
-		Exec: runtime.client, Recorder: deps.Recorder, Clock: deps.Clock, Logger: deps.Logger,
+		Exec: runtime.client, Recorder: deps.Recorder, Clock: deps.Clock, Metrics: metrics.NewHooks(base.metrics.main), Logger: deps.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/testproc"
 	podconfig "github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // TestScrapeOfAPodsLife runs a Pod with a whole agent on a fake runtime, and scrapes its metrics: each has changed.
@@ -102,6 +103,8 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	web := static("app", "u-1")
 	f.agent.SetStatic([]*corev1.Pod{web})
 	require.Eventually(t, func() bool { return runtime.Running()["app"] == 1 }, time.Minute, time.Millisecond)
+	logs := kuberuntime.PodLogsDir(f.agent.base.config.Logs.PodsDir, "ns", "app", "u-1")
+	require.NoError(t, os.WriteFile(filepath.Join(logs, "app", "0.log"), []byte("a line\n"), 0o600)) // the fake runtime writes none
 	for _, line := range []string{
 		"kubelet_pod_start_sli_duration_seconds_count", "kubelet_pod_start_duration_seconds_count",
 		"kubelet_pod_start_total_duration_seconds_count", "kubelet_pod_worker_start_duration_seconds_count",
@@ -112,6 +115,10 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		`kubelet_active_pods{static="true"}`, "kubelet_cgroup_version", `kubelet_node_name{node="n"}`,
 		`kubelet_working_pods{config="desired",lifecycle="sync",static="true"}`, "kubelet_pleg_relist_duration_seconds_count",
 		"kubelet_pleg_last_seen_seconds", operations("volume_mount"),
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="unknown",pull_policy="always",pull_required="true"}`,
+		`kubelet_metrics_provider{provider="cadvisor"}`,
+		`kubelet_cgroup_manager_duration_seconds_count{operation_type="create"}`,
+		`kubelet_container_log_filesystem_used_bytes{container="app",namespace="ns",pod="app",uid="u-1"}`,
 	} {
 		waitPositive(line)
 	}
@@ -132,5 +139,6 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		fakeClock.Step(time.Second)
 		return strings.Contains(scrape(), `kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`)
 	}, time.Minute, 10*time.Millisecond)
+	waitPositive(`kubelet_volume_metric_collection_duration_seconds_count{metric_source="du"}`)
 	require.NotContains(t, strings.ToLower(scrape()), "nan")
 }

@@ -63,12 +63,13 @@ func newServer(base *base, runtime *runtimeComponents, n *nodeComponents, storag
 	if config.Cgroups.MemoryQoS != nil {
 		pods.ClassRequests = p.workers.ClassRequests
 	}
-	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), pods)
+	base.metrics.main.MustRegister(volumemanager.NewCollector(storage.volumes), pods, stats.NewLogCollector(s.stats))
 	return s, s.listen(base, n)
 }
 
 // newContainerMetrics returns what serves /metrics/cadvisor, nil if the runtime's metrics do.
 func newContainerMetrics(base *base, runtime *runtimeComponents, n *nodeComponents, s *serverComponents) (stats.Containers, error) {
+	metrics.RegisterProvider(base.metrics.main, base.config.Server.RuntimeMetrics)
 	if base.config.Server.RuntimeMetrics {
 		return nil, nil
 	}

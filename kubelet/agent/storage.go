@@ -81,7 +81,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	}); err != nil {
 		return nil, err
 	}
-	base.metrics.main.MustRegister(s.volumes.SELinuxCollectors()...)
+	base.metrics.main.MustRegister(s.volumes.Collectors()...)
 	if s.csiNode, err = csinode.New(csinode.Deps{
 		Client: deps.Client, Drivers: s.drivers, Calls: calls, Registered: n.manager.Registered(), Node: n.manager.Node,
 		NotReady: func(reason error) { n.manager.SetNotReady("csi", reason) }, RefreshPeriod: s.csi.AllocatableUpdatePeriod,
@@ -99,7 +99,11 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 		},
 		Clock: deps.Clock, Logger: base.logger("plugins"),
 	}, pluginmanager.Config{Dir: filepath.Join(config.RootDir, "plugins_registry")})
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	base.metrics.main.MustRegister(s.plugins)
+	return s, nil
 }
 
 // newRegistry returns the volume plugins.

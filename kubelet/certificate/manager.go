@@ -35,11 +35,6 @@ const (
 	// ClientFile is the file below Config.Dir with the current client certificate and its key.
 	ClientFile = clientPair + "-current.pem"
 
-	// clientFailures and servingFailures are upstream's names of the failure counters.
-	clientFailures  = "kubelet_certificate_manager_client_expiration_renew_errors"
-	servingFailures = "kubelet_server_expiration_renew_errors"
-	proxyFailures   = "berth_kube_proxy_certificate_renew_errors"
-
 	// ProxyUser is the user of kube-proxy's certificate, whose permissions upstream's default roles grant.
 	ProxyUser = "system:kube-proxy"
 
@@ -87,8 +82,7 @@ type Manager struct {
 	clock      clock.PassiveClock
 	logger     *slog.Logger
 	path       func() string
-	// failures counts requests that were denied, timed out, or returned a certificate that cannot be stored.
-	failures prometheus.Counter
+	metrics    *managerMetrics
 	// current is ahead of the rotator's certificate: the rotator updates its own only after storing the new one.
 	current atomic.Pointer[tls.Certificate]
 
@@ -103,7 +97,7 @@ type Manager struct {
 
 // NewClient returns a Manager of the node's client certificate (signer kubernetes.io/kube-apiserver-client-kubelet).
 func NewClient(deps Deps, config Config) (*Manager, error) {
-	return newManager(deps, config, clientPair, clientFailures, certificate.Config{
+	return newManager(deps, config, clientPair, clientMetrics(), certificate.Config{
 		ClientsetFn: deps.Clientset, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages: certificate.DefaultKubeletClientGetUsages,
 		Template:  &x509.CertificateRequest{Subject: subject(config.NodeName)},
@@ -113,7 +107,7 @@ func NewClient(deps Deps, config Config) (*Manager, error) {
 // NewProxy returns a Manager of the client certificate of the node's kube-proxy (signer kubernetes.io/kube-apiserver-client,
 // whose requests `berth up` approves for its nodes).
 func NewProxy(deps Deps, config Config) (*Manager, error) {
-	return newManager(deps, config, proxyPair, proxyFailures, certificate.Config{
+	return newManager(deps, config, proxyPair, proxyMetrics(), certificate.Config{
 		ClientsetFn: deps.Clientset, SignerName: certificatesv1.KubeAPIServerClientSignerName,
 		GetUsages: certificate.DefaultKubeletClientGetUsages,
 		Template:  &x509.CertificateRequest{Subject: pkix.Name{CommonName: ProxyUser}},
@@ -135,7 +129,7 @@ func NewServing(deps Deps, config Config) (*Manager, error) {
 			},
 		}
 	}
-	m, err := newManager(deps, config, servingPair, servingFailures, configFor(config.IPs))
+	m, err := newManager(deps, config, servingPair, servingMetrics(), configFor(config.IPs))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +143,7 @@ func subject(node string) pkix.Name {
 	return pkix.Name{CommonName: nodeUserPrefix + node, Organization: []string{nodesGroup}}
 }
 
-func newManager(deps Deps, config Config, pair, failures string, rotatorConfig certificate.Config) (*Manager, error) {
+func newManager(deps Deps, config Config, pair string, names metricNames, rotatorConfig certificate.Config) (*Manager, error) {
 	switch {
 	case deps.Clientset == nil:
 		return nil, errors.New("certificate: Deps.Clientset is required")
@@ -167,8 +161,8 @@ func newManager(deps Deps, config Config, pair, failures string, rotatorConfig c
 	}
 	m := &Manager{
 		clock: deps.Clock, logger: deps.Logger, rotatorChanged: wakeup.NewSignal(),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed certificate signing requests."}),
 	}
+	m.metrics = newManagerMetrics(names, m.ttl)
 	rotator, err := m.newRotator(config, pair, rotatorConfig)
 	if err != nil {
 		return nil, err
@@ -198,7 +192,10 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 		defer m.mu.Unlock()
 		return generation == m.generation
 	}}
-	rotatorConfig.CertificateRenewFailure = m.failures
+	rotatorConfig.CertificateRenewFailure = m.metrics.failures
+	if m.metrics.rotation != nil {
+		rotatorConfig.CertificateRotation = m.metrics.rotation
+	}
 	rotatorConfig.BootstrapCertificatePEM, rotatorConfig.BootstrapKeyPEM = config.InitialCert, config.InitialKey
 	if config.Lifetime > 0 {
 		rotatorConfig.RequestedCertificateLifetime = &config.Lifetime
@@ -282,8 +279,18 @@ func (m *Manager) Current() *tls.Certificate {
 	return current
 }
 
-// Metrics counts failed certificate signing requests, under upstream's name for this kind of certificate.
-func (m *Manager) Metrics() prometheus.Collector { return m.failures }
+// ttl returns for how long the current certificate is still valid, negative if it has expired, and whether there is one.
+func (m *Manager) ttl() (time.Duration, bool) {
+	current := m.current.Load()
+	if current == nil || current.Leaf == nil {
+		return 0, false
+	}
+	return current.Leaf.NotAfter.Sub(m.clock.Now()), true
+}
+
+// Metrics counts failed certificate signing requests, and says for how long the certificate is valid, under upstream's names for this
+// kind of certificate.
+func (m *Manager) Metrics() prometheus.Collector { return m.metrics }
 
 // Path is the file with the current certificate and its key, in PEM form; each renewal replaces it.
 func (m *Manager) Path() string { return m.path() }

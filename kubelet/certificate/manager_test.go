@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"log/slog"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -308,11 +310,7 @@ func TestFailedRequestsAreCounted(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			registry.MustRegister(manager.Metrics())
 			failed := func() float64 {
-				families, err := registry.Gather()
-				require.NoError(t, err)
-				require.Len(t, families, 1)
-				require.Equal(t, name, families[0].GetName())
-				return families[0].Metric[0].GetCounter().GetValue()
+				return value(t, registry, name).GetCounter().GetValue()
 			}
 			require.Zero(t, failed(), "the counter exists before the first failure")
 			start(t, manager)
@@ -320,6 +318,53 @@ func TestFailedRequestsAreCounted(t *testing.T) {
 			require.InDelta(t, 1, failed(), 0)
 		})
 	}
+}
+
+// value returns the one metric of the name.
+func value(t *testing.T, registry *prometheus.Registry, name string) *dto.Metric {
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.Metric[0]
+		}
+	}
+	require.Fail(t, "no such metric", name)
+	return nil
+}
+
+// TestTimeToExpiryIsMeasured reads for how long certificates are valid, before and after there is one.
+func TestTimeToExpiryIsMeasured(t *testing.T) {
+	for name, create := range map[string]func(certificate.Deps, certificate.Config) (*certificate.Manager, error){
+		"kubelet_certificate_manager_client_ttl_seconds": certificate.NewClient,
+		"kubelet_certificate_manager_server_ttl_seconds": certificate.NewServing,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manager, err := create(newSigner(t, time.Hour).deps(), certificate.Config{NodeName: "n1", Dir: t.TempDir(), DNSNames: []string{"host"}})
+			require.NoError(t, err)
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(manager.Metrics())
+			require.True(t, math.IsInf(value(t, registry, name).GetGauge().GetValue(), 1))
+			start(t, manager)
+			wait(t, manager)
+			left := value(t, registry, name).GetGauge().GetValue()
+			require.Greater(t, left, 1.0)
+			require.LessOrEqual(t, left, time.Hour.Seconds())
+		})
+	}
+}
+
+// TestAgeOfReplacedCertificatesIsMeasured lets a serving certificate be replaced.
+func TestAgeOfReplacedCertificatesIsMeasured(t *testing.T) {
+	manager, err := certificate.NewServing(newSigner(t, 3*time.Second).deps(), certificate.Config{NodeName: "n1", Dir: t.TempDir(), DNSNames: []string{"host"}})
+	require.NoError(t, err)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(manager.Metrics())
+	start(t, manager)
+	require.Eventually(t, func() bool {
+		return value(t, registry, "kubelet_certificate_manager_server_rotation_seconds").GetHistogram().GetSampleCount() > 0
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestKubeconfig(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	cgroupslib "github.com/opencontainers/cgroups"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 )
 
 // Config are the values a Manager works with.
@@ -35,6 +36,8 @@ type Config struct {
 
 // Deps are what a Manager needs from others.
 type Deps struct {
+	// Durations, if set, measures the operations.
+	Durations *Durations
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -42,9 +45,10 @@ type Deps struct {
 // Manager manages the cgroups of this node's Pods. All its state is in the kernel. It is safe for concurrent use, also
 // for the same Pod.
 type Manager struct {
-	config Config
-	root   cgroupName
-	logger *slog.Logger
+	config    Config
+	root      cgroupName
+	durations *Durations
+	logger    *slog.Logger
 
 	mu          sync.Mutex // guards all below
 	driver      Driver
@@ -68,8 +72,13 @@ func New(deps Deps, config Config) (*Manager, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
+	durations := deps.Durations
+	if durations == nil {
+		durations = NewDurations(clock.RealClock{})
+	}
 	return &Manager{
-		config: config, root: parseCgroupName(config.CgroupRoot), logger: logger, driver: driver, warned: map[string]bool{},
+		config: config, root: parseCgroupName(config.CgroupRoot), durations: durations, logger: logger, driver: driver,
+		warned: map[string]bool{},
 	}, nil
 }
 
@@ -150,12 +159,14 @@ func (m *Manager) ensure(ctx context.Context, name cgroupName, limits Limits) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if m.Driver() == DriverSystemd {
-		return ensureSlice(name, limits, m.config.Resources.Unified)
-	}
+	driver := m.Driver()
 	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
+	}
+	defer m.durations.start(ensureOperation(hierarchies, name.path(driver)))()
+	if driver == DriverSystemd {
+		return ensureSlice(name, limits, m.config.Resources.Unified)
 	}
 	for _, h := range hierarchies {
 		if err := h.ensure(name, limits, m.skipController); err != nil {
@@ -310,6 +321,7 @@ func (m *Manager) remove(ctx context.Context, name cgroupName) error {
 
 // removeDirs kills all processes in a cgroup and removes its directories.
 func (m *Manager) removeDirs(ctx context.Context, name cgroupName, dirs []string) error {
+	defer m.durations.start(operationDestroy)()
 	if err := killAll(ctx, dirs); err != nil {
 		return err
 	}

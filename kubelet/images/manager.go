@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/images/imagename"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
@@ -95,6 +97,9 @@ type Deps struct {
 	OnPulled func()
 	// ObservePull, if set, is called after each successful pull with the image's size in bytes and the duration.
 	ObservePull func(size uint64, took time.Duration)
+	// CountRequest, if set, is called after each Ensure with the policy and with what Ensure has found out: whether the image was
+	// present, and whether it had to be pulled. A nil is not known: Ensure ended before, or does not look because the policy is Always.
+	CountRequest func(policy corev1.PullPolicy, present, pullRequired *bool)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -172,6 +177,9 @@ func New(deps Deps, config Config) (*Manager, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.CountRequest == nil {
+		deps.CountRequest = func(corev1.PullPolicy, *bool, *bool) {}
+	}
 	m := &Manager{deps: deps, slots: make(chan struct{}, config.MaxParallel), backoffs: map[backoffKey]backoff{}}
 	if config.PullQPS > 0 {
 		if config.PullBurst <= 0 {
@@ -185,6 +193,16 @@ func New(deps Deps, config Config) (*Manager, error) {
 // Ensure makes the image present according to the policy and returns the runtime's description of it. The error is an
 // *Error unless ctx ended. Ensure does not retry: the caller calls it again at the error's RetryAt.
 func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.Image, error) {
+	var found lookup
+	image, err := m.ensure(ctx, request, &found)
+	m.deps.CountRequest(cmp.Or(request.Policy, corev1.PullIfNotPresent), found.present, found.pullRequired)
+	return image, err
+}
+
+// lookup is what Ensure finds out about an image: the arguments of Deps.CountRequest.
+type lookup struct{ present, pullRequired *bool }
+
+func (m *Manager) ensure(ctx context.Context, request PullRequest, found *lookup) (*runtimeapi.Image, error) {
 	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil && !imagename.IsID(request.Image) {
 		return nil, m.fail(request, &Error{
 			Reason: ReasonInvalidName, Err: err, Remedy: "correct the image's name in the pod's template",
@@ -195,9 +213,13 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 	spec := &runtimeapi.ImageSpec{Image: withDefaultTag(request.Image), RuntimeHandler: request.RuntimeHandler}
 	podCredentials := sync.OnceValue(func() []Credential { return m.credentials(ctx, request) })
 	if request.Policy == corev1.PullAlways {
+		found.pullRequired = ptr.To(true)
 		return m.pull(ctx, request, spec, podCredentials)
 	}
 	present, err := m.inspect(ctx, spec)
+	if err == nil {
+		found.present = ptr.To(present != nil)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -207,11 +229,15 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 			Message: fmt.Sprintf("Failed to inspect image %q: %s", request.Image, errorText(err)),
 		}, eventInspectFailed)
 	case present != nil && m.allowed(request, present, podCredentials):
+		found.pullRequired = ptr.To(false)
 		m.forget(backoffKey{request.Pod.UID, request.Image})
 		m.event(request, corev1.EventTypeNormal, eventPulled,
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", request.Image))
 		return present, nil
 	case request.Policy == corev1.PullNever:
+		if present != nil {
+			found.pullRequired = ptr.To(true) // it would verify the Pod's credentials
+		}
 		// The message is the same for a Pod that may not use the image: it must not learn that the image exists.
 		return nil, m.fail(request, &Error{
 			Remedy: "import the image on the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
@@ -220,6 +246,7 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", request.Image),
 		}, eventNeverPull)
 	}
+	found.pullRequired = ptr.To(true)
 	return m.pull(ctx, request, spec, podCredentials)
 }
 

@@ -1,6 +1,7 @@
 package images_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -62,6 +64,43 @@ func TestPolicies(t *testing.T) {
 			var refused *images.Error
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, c.reason, refused.Reason)
+		})
+	}
+}
+
+// TestRequestsAreCounted by what each finds out about the image.
+func TestRequestsAreCounted(t *testing.T) {
+	yes, no := ptr.To(true), ptr.To(false)
+	for _, c := range []struct {
+		name, image           string
+		policy, counted       corev1.PullPolicy
+		fails                 bool
+		present, pullRequired *bool
+	}{
+		{name: "present", image: "here:1", policy: corev1.PullIfNotPresent, present: yes, pullRequired: no},
+		{name: "default policy", image: "here:1", counted: corev1.PullIfNotPresent, present: yes, pullRequired: no},
+		{name: "absent", image: "app:1", policy: corev1.PullIfNotPresent, present: no, pullRequired: yes},
+		{name: "always", image: "here:1", policy: corev1.PullAlways, pullRequired: yes},
+		{name: "never, present", image: "here:1", policy: corev1.PullNever, present: yes, pullRequired: no},
+		{name: "never, absent", image: "app:1", policy: corev1.PullNever, present: no},
+		{name: "not a name", image: "App:1", policy: corev1.PullIfNotPresent},
+		{name: "not inspected", image: "here:1", policy: corev1.PullIfNotPresent, fails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			runtime, calls := fake.New(clocktesting.NewFakeClock(time.Unix(1e9, 0))), 0
+			m, err := images.New(images.Deps{Service: runtime, CountRequest: func(policy corev1.PullPolicy, present, pullRequired *bool) {
+				calls++
+				require.Equal(t, cmp.Or(c.counted, c.policy), policy)
+				require.Equal(t, c.present, present)
+				require.Equal(t, c.pullRequired, pullRequired)
+			}}, images.Config{})
+			require.NoError(t, err)
+			runtime.AddImage("here:1")
+			if c.fails {
+				runtime.FailNext("ImageStatus", errors.New("boom"))
+			}
+			_, _ = m.Ensure(t.Context(), want(c.image, c.policy))
+			require.Equal(t, 1, calls)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -44,6 +45,7 @@ type tenantFixture struct {
 	runtime *privateRegistry
 	clock   *clocktesting.FakeClock
 	events  *record.FakeRecorder
+	last    [2]*bool // whether the image of the last Ensure was present, and had to be pulled
 	*images.Manager
 }
 
@@ -59,7 +61,9 @@ func (n *tenantFixture) restart() {
 	l, err := pullrecords.New(pullrecords.Deps{Clock: n.clock}, pullrecords.Config{Dir: n.dir})
 	require.NoError(n.t, err)
 	n.Manager, err = images.New(images.Deps{
-		Service: n.runtime, PullRecords: l, Clock: n.clock, Recorder: n.events, Keyring: images.NewPullSecrets(secrets{
+		Service: n.runtime, PullRecords: l, Clock: n.clock, Recorder: n.events,
+		CountRequest: func(_ corev1.PullPolicy, present, pullRequired *bool) { n.last = [2]*bool{present, pullRequired} },
+		Keyring: images.NewPullSecrets(secrets{
 			"good":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"copy":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"bad":   `{"auths":{"reg.example":{"username":"bad","password":"x"}}}`,
@@ -101,13 +105,16 @@ func TestPrivateImage(t *testing.T) {
 	for range 2 {
 		check(corev1.PullIfNotPresent, "", 0, "good")
 		check(corev1.PullNever, "", 0, "good")
+		require.Equal(t, [2]*bool{ptr.To(true), ptr.To(false)}, n.last)
 		check(corev1.PullIfNotPresent, "", 0, "copy")
 		check(corev1.PullNever, "", 0, "bad", "copy")
 		check(corev1.PullIfNotPresent, images.ReasonPull, 1)
 		check(corev1.PullNever, images.ReasonNeverPull, 0)
 		check(corev1.PullIfNotPresent, images.ReasonPull, 1, "bad")
 		check(corev1.PullIfNotPresent, images.ReasonPull, 1, "other")
+		require.Equal(t, [2]*bool{ptr.To(true), ptr.To(true)}, n.last, "its login has to be verified")
 		check(corev1.PullNever, images.ReasonNeverPull, 0, "bad")
+		require.Equal(t, [2]*bool{ptr.To(true), ptr.To(true)}, n.last)
 		check(corev1.PullNever, images.ReasonNeverPull, 0, "missing")
 		n.restart()
 	}

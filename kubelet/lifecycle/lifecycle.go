@@ -32,8 +32,22 @@ type Deps struct {
 	HTTP     http.RoundTripper    // sends httpGet hooks; nil for probe.NewHTTPTransport
 	Recorder record.EventRecorder // gets LifecycleHTTPFallback
 	Clock    clock.Clock          // for the sleep hook
+	Metrics  Metrics
 	Logger   *slog.Logger
 }
+
+// Metrics counts what is unusual about hooks.
+type Metrics interface {
+	// HTTPFallback counts an HTTPS hook that succeeded over HTTP.
+	HTTPFallback()
+	// SleepCutShort counts a sleep hook that ended before its time, because the grace period or the container has ended.
+	SleepCutShort()
+}
+
+type noMetrics struct{}
+
+func (noMetrics) HTTPFallback()  {}
+func (noMetrics) SleepCutShort() {}
 
 // Runner runs hooks. It is safe for concurrent use.
 type Runner struct {
@@ -41,6 +55,7 @@ type Runner struct {
 	http     *http.Client
 	recorder record.EventRecorder
 	clock    clock.Clock
+	metrics  Metrics
 	logger   *slog.Logger
 }
 
@@ -76,6 +91,9 @@ func NewRunner(deps Deps) (*Runner, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.Metrics == nil {
+		deps.Metrics = noMetrics{}
+	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -84,6 +102,7 @@ func NewRunner(deps Deps) (*Runner, error) {
 		http:     &http.Client{Transport: deps.HTTP},
 		recorder: deps.Recorder,
 		clock:    deps.Clock,
+		metrics:  deps.Metrics,
 		logger:   deps.Logger,
 	}, nil
 }
@@ -146,6 +165,7 @@ func (r *Runner) runHTTP(ctx context.Context, target Target, action *corev1.HTTP
 	if plainErr := r.do(plain); plainErr != nil {
 		return err
 	}
+	r.metrics.HTTPFallback()
 	if r.recorder != nil {
 		r.recorder.Eventf(target.Pod, corev1.EventTypeWarning, ReasonHTTPFallback,
 			"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host)
@@ -164,6 +184,7 @@ func (r *Runner) do(req *http.Request) error {
 
 func (r *Runner) sleep(ctx context.Context, d time.Duration) error {
 	if !wakeup.Sleep(ctx, r.clock, d) {
+		r.metrics.SleepCutShort()
 		return errors.New("container terminated before sleep hook finished")
 	}
 	return nil

@@ -45,6 +45,12 @@ func target(ip string) lifecycle.Target {
 	}
 }
 
+// hookCounts implements lifecycle.Metrics.
+type hookCounts struct{ fallbacks, cutShort int }
+
+func (c *hookCounts) HTTPFallback()  { c.fallbacks++ }
+func (c *hookCounts) SleepCutShort() { c.cutShort++ }
+
 func runner(t *testing.T, exec fakeExec, recorder record.EventRecorder) *lifecycle.Runner {
 	t.Helper()
 	r, err := lifecycle.NewRunner(lifecycle.Deps{Exec: exec, Recorder: recorder})
@@ -105,9 +111,12 @@ func TestHTTPSHookFallsBackToHTTP(t *testing.T) {
 		authorization = append(authorization, r.Header.Get("Authorization"))
 	}))
 	defer server.Close()
-	recorder := record.NewFakeRecorder(1)
+	recorder, counts := record.NewFakeRecorder(1), &hookCounts{}
+	r, err := lifecycle.NewRunner(lifecycle.Deps{Exec: fakeExec{}, Recorder: recorder, Metrics: counts})
+	require.NoError(t, err)
 	hook, host := httpHook(t, server, corev1.URISchemeHTTPS)
-	require.NoError(t, runner(t, fakeExec{}, recorder).Run(t.Context(), target(host), hook))
+	require.NoError(t, r.Run(t.Context(), target(host), hook))
+	require.Equal(t, hookCounts{fallbacks: 1}, *counts)
 	require.Equal(t, []string{""}, authorization, "credentials are not sent in the clear")
 	require.Contains(t, <-recorder.Events, lifecycle.ReasonHTTPFallback)
 }
@@ -115,15 +124,20 @@ func TestHTTPSHookFallsBackToHTTP(t *testing.T) {
 func TestSleepHook(t *testing.T) {
 	hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 30}}
 	synctest.Test(t, func(t *testing.T) {
+		counts := &hookCounts{}
+		r, err := lifecycle.NewRunner(lifecycle.Deps{Exec: fakeExec{}, Metrics: counts})
+		require.NoError(t, err)
 		begin := time.Now()
-		require.NoError(t, runner(t, fakeExec{}, nil).Run(t.Context(), target(""), hook))
+		require.NoError(t, r.Run(t.Context(), target(""), hook))
 		require.Equal(t, 30*time.Second, time.Since(begin))
+		require.Zero(t, counts.cutShort)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		begin = time.Now()
-		require.ErrorContains(t, runner(t, fakeExec{}, nil).Run(ctx, target(""), hook), "before sleep hook finished")
+		require.ErrorContains(t, r.Run(ctx, target(""), hook), "before sleep hook finished")
 		require.Equal(t, 5*time.Second, time.Since(begin))
+		require.Equal(t, hookCounts{cutShort: 1}, *counts)
 	})
 }
 

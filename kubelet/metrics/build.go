@@ -40,6 +40,17 @@ func RegisterBuild(registry prometheus.Registerer, features []Feature) {
 	registry.MustRegister(enabled)
 }
 
+// RegisterProvider registers what the metrics of containers are read from: the kernel by this process, "cadvisor", or the
+// container runtime, "cri".
+func RegisterProvider(registry prometheus.Registerer, fromRuntime bool) {
+	provider := "cadvisor"
+	if fromRuntime {
+		provider = "cri"
+	}
+	fixedGauge(registry, "kubelet_metrics_provider", "Where the metrics of containers are read from. The value is always 1.",
+		prometheus.Labels{"provider": provider})
+}
+
 // fixedGauge registers a gauge whose labels say something and whose value is always 1.
 func fixedGauge(registry prometheus.Registerer, name, help string, labels prometheus.Labels) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})

@@ -1,9 +1,12 @@
 package metrics
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Images holds the metrics of image pulls, of image garbage collection and of pull records.
@@ -11,6 +14,7 @@ type Images struct {
 	pulls   *prometheus.HistogramVec
 	removed *prometheus.CounterVec
 	checks  *prometheus.CounterVec
+	ensured *prometheus.CounterVec
 }
 
 // NewImages registers the metrics of images.
@@ -22,8 +26,10 @@ func NewImages(registry prometheus.Registerer) *Images {
 		}, []string{"image_size_in_bytes"}),
 		removed: counters("image_garbage_collected_total", "Images removed by garbage collection, by reason: space or age.", "reason"),
 		checks:  counters("imagemanager_image_mustpull_checks_total", "Must-pull checks for present images, by result.", "result"),
+		ensured: counters("image_manager_ensure_image_requests_total", "Requests for the image of a container or a volume, by pull policy and by "+
+			"whether the image was present and had to be pulled.", "present_locally", "pull_policy", "pull_required"),
 	}
-	registry.MustRegister(m.pulls, m.removed, m.checks)
+	registry.MustRegister(m.pulls, m.removed, m.checks, m.ensured)
 	return m
 }
 
@@ -37,6 +43,19 @@ func (m *Images) CountRemoved(reason string) { m.removed.WithLabelValues(reason)
 
 // CountCheck counts the result of a must-pull check.
 func (m *Images) CountCheck(result string) { m.checks.WithLabelValues(result).Inc() }
+
+// CountRequest counts a request for an image. present and pullRequired are nil if they are not known.
+func (m *Images) CountRequest(policy corev1.PullPolicy, present, pullRequired *bool) {
+	m.ensured.WithLabelValues(knownOf(present), strings.ToLower(string(policy)), knownOf(pullRequired)).Inc()
+}
+
+// knownOf is the value of a label that may not be known.
+func knownOf(value *bool) string {
+	if value == nil {
+		return "unknown"
+	}
+	return strconv.FormatBool(*value)
+}
 
 // RegisterPullRecords registers the numbers of pull intents and pulled records on disk, which counts returns.
 func RegisterPullRecords(registry prometheus.Registerer, counts func() (intents, records int)) {

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -31,7 +32,7 @@ import (
 // Kubernetes use. The metrics of probes, volumes and resources are tested in their packages.
 func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	runtimeMetrics, pods, relist := NewRuntime(registry), NewPods(registry), NewRelist(registry, clock.RealClock{})
+	runtimeMetrics, pods, relist := NewRuntime(registry), NewPods(registry), NewPLEG(registry, clock.RealClock{})
 	runtime := fake.New(clocktesting.NewFakePassiveClock(time.Now()))
 	runtime.FailNext("RunPodSandbox", errors.New("no"))
 	sandboxes := InstrumentRuntime(runtime, runtimeMetrics, clocktesting.NewFakePassiveClock(time.Now()))
@@ -56,12 +57,17 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	pods.Restarted(true)
 	pods.ResizeInfeasible("swap_limitation")
 	pods.ObserveStatusWrite(time.Second)
-	relist.Observe(time.Second)
+	relist.Relisted(time.Second)
 	pods.Evicted("emptydirfs.limit")
 	images := NewImages(registry)
 	images.ObservePull(11<<20, time.Second)
 	images.CountRemoved("age")
 	images.CountCheck("credentialMatch")
+	images.CountRequest(corev1.PullIfNotPresent, nil, ptr.To(true))
+	hooks := NewHooks(registry)
+	hooks.HTTPFallback()
+	hooks.SleepCutShort()
+	RegisterProvider(registry, true)
 	booted := time.Unix(100, 0)
 	NewNodeStart(registry, booted, booted.Add(20*time.Second)).Observe(booted.Add(21*time.Second), booted.Add(24*time.Second), booted.Add(30*time.Second))
 	NewCredentialProviders(registry, "sha256:0").Ran("vault", time.Second, errors.New("no access"))
@@ -119,14 +125,18 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_pod_infeasible_resizes_total": {"reason_detail"}, "kubelet_pod_pending_resizes": {"reason"},
 		"kubelet_pod_in_progress_resizes": {}, "kubelet_working_pods": {"config", "lifecycle", "static"},
 		"kubelet_pleg_relist_duration_seconds": {}, "kubelet_pleg_relist_interval_seconds": {}, "kubelet_pleg_last_seen_seconds": {},
-		"kubelet_memory_qos_node_memory_min_bytes": {}, "kubelet_memory_qos_node_memory_low_bytes": {},
+		"kubelet_evented_pleg_connection_latency_seconds": {}, "kubelet_evented_pleg_connection_success_count": {},
+		"kubelet_evented_pleg_connection_error_count": {},
+		"kubelet_memory_qos_node_memory_min_bytes":    {}, "kubelet_memory_qos_node_memory_low_bytes": {},
 		"kubelet_containers_per_pod_count": {}, "kubelet_managed_ephemeral_containers": {}, "kubelet_image_volume_requested_total": {},
 		"kubelet_image_volume_mounted_succeed_total": {}, "kubelet_image_volume_mounted_errors_total": {},
 		"kubelet_node_startup_pre_kubelet_duration_seconds": {}, "kubelet_node_startup_pre_registration_duration_seconds": {},
 		"kubelet_node_startup_registration_duration_seconds": {}, "kubelet_node_startup_post_registration_duration_seconds": {},
 		"kubelet_node_startup_duration_seconds": {}, "kubelet_credential_provider_plugin_errors_total": {"plugin_name"},
 		"kubelet_credential_provider_plugin_duration": {"plugin_name"}, "kubelet_credential_provider_config_info": {"hash"},
-		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
+		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {}, "kubelet_metrics_provider": {"provider"},
+		"kubelet_image_manager_ensure_image_requests_total": {"present_locally", "pull_policy", "pull_required"},
+		"kubelet_lifecycle_handler_http_fallbacks_total":    {}, "kubelet_sleep_action_terminated_early_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))
 	for name, want := range map[string]float64{"pre_kubelet_": 20, "pre_registration_": 1, "registration_": 3, "post_registration_": 6, "": 30} {
@@ -155,6 +165,15 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	}
 	require.Equal(t, []string{"", "unknown"}, isStatic, "of a Pod that only the runtime has it is not known")
 	require.Equal(t, map[string]float64{"strict": 1}, values(t, registry, "kubelet_run_podsandbox_errors_total"))
+	require.Equal(t, map[string]float64{"cri": 1}, values(t, registry, "kubelet_metrics_provider"))
+	ensured := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
+		return f.GetName() == "kubelet_image_manager_ensure_image_requests_total"
+	})
+	var request []string
+	for _, label := range families[ensured].Metric[0].Label {
+		request = append(request, label.GetValue())
+	}
+	require.Equal(t, []string{"unknown", "ifnotpresent", "true"}, request)
 }
 
 // values are those of a counter or gauge with one label, by the label's value.

@@ -140,8 +140,8 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.mu.Unlock()
 	began := w.deps.Clock.Now()
 	sandboxes, containers, err := w.listAll(ctx, nil)
-	if err == nil && w.deps.ObserveRelist != nil {
-		w.deps.ObserveRelist(w.deps.Clock.Since(began))
+	if err == nil {
+		w.deps.Metrics.Relisted(w.deps.Clock.Since(began))
 	}
 	if err != nil {
 		w.mu.Lock()

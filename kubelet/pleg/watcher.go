@@ -60,14 +60,33 @@ type Deps struct {
 	OnListed func(uids []types.UID)
 	// OnActive, if set, is called before OnListed with those of its Pods that have containers which have not exited. It must not block.
 	OnActive func(uids []types.UID)
-	// ObserveRelist, if set, is called after each relist with its duration. It must not block.
-	ObserveRelist func(took time.Duration)
+	// Metrics may be nil.
+	Metrics Metrics
 	// Exits, if set, knows how containers ended whose exit code the runtime has lost.
 	Exits ExitRecorder
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
 }
+
+// Metrics records what a Watcher does. Its methods must not block.
+type Metrics interface {
+	// Relisted records how long a relist took.
+	Relisted(took time.Duration)
+	// StreamOpened records that the runtime's stream of events is open, StreamFailed that it could not be opened or has ended.
+	StreamOpened()
+	StreamFailed()
+	// EventReceived records how old an event was when it came.
+	EventReceived(age time.Duration)
+}
+
+// noMetrics records nothing.
+type noMetrics struct{}
+
+func (noMetrics) Relisted(time.Duration)      {}
+func (noMetrics) StreamOpened()               {}
+func (noMetrics) StreamFailed()               {}
+func (noMetrics) EventReceived(time.Duration) {}
 
 // Watcher watches the runtime. It is safe for concurrent use.
 type Watcher struct {
@@ -112,6 +131,9 @@ func New(deps Deps, config Config) (*Watcher, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
+	if deps.Metrics == nil {
+		deps.Metrics = noMetrics{}
+	}
 	if config.RelistPeriod == 0 {
 		config.RelistPeriod = RelistPeriod
 	}
@@ -148,6 +170,7 @@ func (w *Watcher) watchEvents(ctx context.Context) {
 			w.poll(ctx)
 			return
 		}
+		w.deps.Metrics.StreamFailed()
 		if opened {
 			delay = retryDelay
 		}
@@ -167,6 +190,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open event stream: %w", err)
 	}
+	w.deps.Metrics.StreamOpened()
 	var group errgroup.Group
 	defer func() { cancel(); _ = group.Wait(); w.setComplete(false) }()
 	// The relist runs beside it, so that events are received from the first instant.
@@ -177,6 +201,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 			return opened, err
 		}
 		opened = true
+		w.deps.Metrics.EventReceived(w.deps.Clock.Since(time.Unix(0, event.CreatedAt)))
 		uid := uidOf(event)
 		w.announce(uid, event.ContainerId)
 		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {

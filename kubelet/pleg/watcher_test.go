@@ -30,6 +30,8 @@ type fixture struct {
 	mu    sync.Mutex
 	dirty map[types.UID]int
 	lists int
+	// opened, failed and events are what the metrics were said of the stream of events.
+	opened, failed, events int
 	// active are the Pods that the last list has found with containers that have not exited.
 	active []types.UID
 }
@@ -39,7 +41,7 @@ func newFixture(t *testing.T) *fixture {
 	f.runtime = fake.New(f.clock)
 	var err error
 	f.watcher, err = pleg.New(pleg.Deps{
-		Runtime: f.runtime, Clock: f.clock,
+		Runtime: f.runtime, Clock: f.clock, Metrics: f,
 		OnPodChanged: func(uid types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.dirty[uid]++ },
 		OnListed:     func([]types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.lists++ },
 		OnActive:     func(uids []types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.active = uids },
@@ -47,6 +49,18 @@ func newFixture(t *testing.T) *fixture {
 	require.NoError(t, err)
 	return f
 }
+
+// count adds to a counter of the fixture, which is the watcher's Metrics.
+func (f *fixture) count(n *int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*n++
+}
+
+func (f *fixture) Relisted(time.Duration)      {}
+func (f *fixture) StreamOpened()               { f.count(&f.opened) }
+func (f *fixture) StreamFailed()               { f.count(&f.failed) }
+func (f *fixture) EventReceived(time.Duration) { f.count(&f.events) }
 
 func (f *fixture) start() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,7 +89,7 @@ func TestEventsMarkTheirPod(t *testing.T) {
 	f.start()
 	f.waitLocked("first listing", func() bool { return f.lists == 1 })
 	f.runSandbox("a")
-	f.waitLocked("marked", func() bool { return f.dirty["a"] > 0 })
+	f.waitLocked("marked", func() bool { return f.dirty["a"] > 0 && f.events > 0 })
 	require.Zero(t, f.watcher.MissedEvents())
 }
 
@@ -88,7 +102,7 @@ func TestEverythingIsListedAtConnectAndReconnect(t *testing.T) {
 	f.runSandbox("meanwhile")
 	f.waitLocked("found after reconnecting", func() bool {
 		f.clock.Step(10 * time.Millisecond)
-		return f.dirty["meanwhile"] == 1
+		return f.dirty["meanwhile"] == 1 && f.opened == 2 && f.failed == 1
 	})
 	require.Zero(t, f.watcher.MissedEvents(), "a reconnect explains what it finds")
 }

@@ -6,11 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -55,6 +57,8 @@ type fixture struct {
 	dir   string
 	base  string
 	clock *testclock.FakeClock
+
+	manager *pluginmanager.Manager // the last one
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -75,6 +79,7 @@ func (f *fixture) start() (stop func()) {
 		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: f.recordingHandler}, Clock: f.clock,
 	}, pluginmanager.Config{Dir: f.dir, InfoTimeout: testTimeout})
 	require.NoError(f.t, err)
+	f.manager = manager
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- manager.Start(ctx) }()
@@ -123,6 +128,29 @@ func (f *fixture) answer(driver *fake.Driver) *registerapi.RegistrationStatus {
 	}
 }
 
+// requireCounts waits until the metric has exactly these sockets and states, each with the value 1.
+func (f *fixture) requireCounts(want ...string) {
+	f.t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(f.t, registry.Register(f.manager))
+	var got []string
+	defer func() { require.Equal(f.t, want, got) }()
+	require.Eventually(f.t, func() bool {
+		families, err := registry.Gather()
+		require.NoError(f.t, err)
+		got = nil
+		for _, family := range families {
+			require.Equal(f.t, "plugin_manager_total_plugins", family.GetName())
+			for _, metric := range family.GetMetric() {
+				require.Equal(f.t, 1.0, metric.GetGauge().GetValue())
+				got = append(got, filepath.Base(metric.GetLabel()[0].GetValue())+" "+metric.GetLabel()[1].GetValue())
+			}
+		}
+		slices.Sort(got)
+		return slices.Equal(want, got)
+	}, testTimeout, time.Millisecond)
+}
+
 func TestPluginsComeAndGo(t *testing.T) {
 	f := newFixture(t)
 	first := f.driver("first", "first.sock")
@@ -134,10 +162,14 @@ func TestPluginsComeAndGo(t *testing.T) {
 	require.Equal(t, "register second second", f.nextCall(), "directories below are watched")
 	require.True(t, f.answer(second).PluginRegistered)
 
+	f.requireCounts("first.sock actual_state_of_world", "first.sock desired_state_of_world",
+		"second.sock actual_state_of_world", "second.sock desired_state_of_world")
+
 	f.driver("hidden", ".hidden.sock")
 	require.NoError(t, os.WriteFile(filepath.Join(f.dir, "file.sock"), nil, 0o600))
 	second.Stop()
 	require.Equal(t, "deregister second", f.nextCall())
+	f.requireCounts("first.sock actual_state_of_world", "first.sock desired_state_of_world")
 
 	require.NoError(t, first.Serve("")) // a new socket of the node service is not in the directory
 	first.Stop()
@@ -201,6 +233,7 @@ func TestPluginOfAnotherTypeIsRefused(t *testing.T) {
 	require.False(t, status.PluginRegistered)
 	require.Contains(t, status.Error, `plugins of type "DRAPlugin" are not supported`)
 	require.Empty(t, f.calls)
+	f.requireCounts("d.sock desired_state_of_world")
 }
 
 func TestPluginThatMovesToAnotherSocketStays(t *testing.T) {

@@ -40,7 +40,7 @@ func (p *Provider) logUsage(ctx context.Context, pod *corev1.Pod, container stri
 }
 
 // logStats returns the size of a container's log files; nil if it cannot be measured.
-func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats {
+func (p *Provider) logStats(ctx context.Context, pod *corev1.Pod, container string) *statsapi.FsStats {
 	if p.deps.LogDir == nil || pod == nil {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats
 	if err != nil {
 		return nil
 	}
-	used, err := p.logUsage(context.Background(), pod, container)
+	used, err := p.logUsage(ctx, pod, container)
 	if err != nil {
 		return nil
 	}

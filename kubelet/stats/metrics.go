@@ -24,9 +24,11 @@ var (
 	containerCPU     = describe("container_cpu_usage_seconds_total", "CPU time used by the container", containerLabels...)
 	containerMemory  = describe("container_memory_working_set_bytes", "Working set of the container in bytes", containerLabels...)
 	containerSwap    = describe("container_swap_usage_bytes", "Swap used by the container in bytes", containerLabels...)
+	containerSwapMax = describe("container_swap_limit_bytes", "Swap that the container may use in bytes", containerLabels...)
 	containerStarted = describe("container_start_time_seconds", "Start time of the container since unix epoch", containerLabels...)
 	podCPU           = describe("pod_cpu_usage_seconds_total", "CPU time used by the pod in core-seconds", podLabels...)
 	podMemory        = describe("pod_memory_working_set_bytes", "Working set of the pod in bytes", podLabels...)
+	podSwap          = describe("pod_swap_usage_bytes", "Swap used by the pod in bytes", podLabels...)
 	scrapeError      = describe("resource_scrape_error", "1 if there was an error while getting the metrics, 0 if not")
 
 	containerLabels = []string{"container", "pod", "namespace"}
@@ -38,14 +40,14 @@ func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
 	return gatherer(func(out chan<- prometheus.Metric) {
 		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 		defer cancel()
-		summary, err := p.Summary(ctx, true)
-		if err != nil {
+		failed := 0.0
+		if summary, err := p.Summary(ctx, true); err != nil {
 			p.deps.Logger.Warn("failed to read resource metrics", "error", err)
-			out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 1)
-			return
+			failed = 1
+		} else {
+			resourceMetrics(summary, out)
 		}
-		resourceMetrics(summary, out)
-		out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 0)
+		out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, failed)
 	})
 }
 
@@ -69,6 +71,9 @@ func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 		if s.Memory != nil {
 			send(podMemory, gauge, s.Memory.WorkingSetBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
 		}
+		if s.Swap != nil {
+			send(podSwap, gauge, s.Swap.SwapUsageBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
+		}
 		for _, c := range s.Containers {
 			labels := []string{c.Name, s.PodRef.Name, s.PodRef.Namespace}
 			if c.CPU != nil {
@@ -79,12 +84,22 @@ func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 			}
 			if c.Swap != nil {
 				send(containerSwap, gauge, c.Swap.SwapUsageBytes, 1, labels...)
+				send(containerSwapMax, gauge, swapLimit(c.Swap), 1, labels...)
 			}
 			if !c.StartTime.IsZero() {
 				out <- prometheus.MustNewConstMetric(containerStarted, gauge, float64(c.StartTime.Unix()), labels...)
 			}
 		}
 	}
+}
+
+// swapLimit returns how much swap a container may use, nil without a limit: a summary has what is in use and what is left. A limit that was
+// set below what is in use appears as the latter until the kernel has swapped that in.
+func swapLimit(s *statsapi.SwapStats) *uint64 {
+	if s.SwapAvailableBytes == nil || *s.SwapAvailableBytes >= unlimited {
+		return nil
+	}
+	return sum(s.SwapAvailableBytes, s.SwapUsageBytes)
 }
 
 // Cadvisor returns the metrics of /metrics/cadvisor. They are read when they are gathered.

@@ -193,7 +193,8 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 			Swap: swapStats(c.Swap),
 		}
 		if !cpuAndMemory {
-			one.Rootfs, one.Logs, one.IO = p.rootfsStats(c.WritableLayer), p.logStats(pod, name), ioStats(c.Io)
+			one.Rootfs, one.IO = p.rootfsStats(c.WritableLayer), ioStats(c.Io)
+			one.Logs = p.logStats(context.Background(), pod, name)
 		}
 		s.Containers = append(s.Containers, one)
 	}

@@ -48,6 +48,7 @@ func TestMetricsOfClaims(t *testing.T) {
 		"kubelet_volume_stats_used_bytes": 40, "kubelet_volume_stats_inodes": 10,
 		"kubelet_volume_stats_inodes_free": 7, "kubelet_volume_stats_inodes_used": 3,
 	}, values)
+	require.Equal(t, 1.0, f.collected()["kubelet_volume_metric_collection_duration_seconds "+driverName], "it is asked once")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	require.NoError(t, f.Unmount(t.Context(), "b"))
 	_, claims = measured()

@@ -173,6 +173,7 @@ type Manager struct {
 	logger *slog.Logger
 	// measurements are those of volumes that are under way.
 	measurements *measurements
+	recovery     *recoveryMetrics
 	operations   *keyed.Executor
 	metrics      opMetrics
 	subpaths     *subpath.SubPaths
@@ -200,7 +201,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 		metrics:    opMetrics{clock: deps.Clock, observe: deps.Observe},
 		subpaths:   subpath.New(deps.Mounter),
 		pinner:     blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
-		ready:      make(chan struct{}), measurements: newMeasurements(),
+		ready:      make(chan struct{}), measurements: newMeasurements(), recovery: newRecoveryMetrics(),
 		seLinux:  newSELinux(deps.SELinux, config.SELinuxMount),
 		podTable: newPodTable(),
 	}
@@ -231,7 +232,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	if m.deps.Claims != nil {
 		defer m.deps.Claims.Subscribe(m.onClaimChanged)()
 	}
-	if err := m.recoverDevices(); err != nil {
+	if err := m.recoverVolumes(); err != nil {
 		return fmt.Errorf("find volumes of an earlier process: %w", err)
 	}
 	close(m.ready)

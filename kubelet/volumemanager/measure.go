@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/volume"
 )
@@ -23,6 +25,8 @@ const (
 type measurements struct {
 	mu    sync.Mutex
 	inUse map[string]*measurement // by volume
+
+	durations *prometheus.HistogramVec // by what was measured with
 }
 
 // measurement is one measurement. stats and err are valid when done is closed.
@@ -33,7 +37,24 @@ type measurement struct {
 	err   error
 }
 
-func newMeasurements() *measurements { return &measurements{inUse: map[string]*measurement{}} }
+// The values of the label metric_source; for a volume of a CSI driver it is the driver's name.
+const (
+	sourceFileSystem = "statfs"
+	sourceFiles      = "du"
+	sourceQuota      = "fsquota"
+)
+
+func newMeasurements() *measurements {
+	return &measurements{inUse: map[string]*measurement{}, durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "kubelet_volume_metric_collection_duration_seconds", Help: "Duration in seconds of measuring the usage of a volume, by " +
+			"what it is measured with.", Buckets: prometheus.DefBuckets,
+	}, []string{"metric_source"})}
+}
+
+// observe records the duration of one measurement.
+func (m *measurements) observe(source string, took time.Duration) {
+	m.durations.WithLabelValues(source).Observe(took.Seconds())
+}
 
 // measure returns the result of fn for the volume, or an error once that takes longer than statsWait. While a
 // measurement of the volume is under way, its result is that of all callers.

@@ -21,8 +21,8 @@ import (
 // maxConcurrentCleanups is how many Pods' directories are cleaned up at once.
 const maxConcurrentCleanups = 8
 
-// recoverDevices finds on disk which devices an earlier process has staged, and which volumes of Pods use them.
-func (m *Manager) recoverDevices() error {
+// recoverVolumes finds on disk which devices an earlier process has staged, and which volumes of Pods use them.
+func (m *Manager) recoverVolumes() error {
 	for _, plugin := range m.deps.Plugins.All() {
 		attachable, ok := plugin.(volume.Attachable)
 		if !ok {
@@ -35,36 +35,62 @@ func (m *Manager) recoverDevices() error {
 		for _, device := range staged {
 			m.devices.Recover(attachable, device)
 		}
-		// A volume may be left whose device is not known as staged: its device counts as attached, too.
-		for _, base := range []string{"volumes", "volumeDevices"} {
-			if err := m.recoverDeviceUsers(attachable, base); err != nil {
-				return err
+	}
+	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list pods on disk: %w", err)
+	}
+	for _, pod := range pods {
+		uid := types.UID(pod.Name())
+		for _, root := range []string{volume.PodVolumesDir(m.config.RootDir, uid), volume.PodDevicesDir(m.config.RootDir, uid)} {
+			for _, dir := range readableVolumeDirs(root) {
+				err := m.recoverVolume(uid, dir)
+				m.recovery.countRecovered(dir, err)
+				if err != nil {
+					m.logger.Warn("failed to recover a volume of an earlier process", "uid", uid, "path", dir, "error", err)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func (m *Manager) recoverDeviceUsers(plugin volume.Attachable, base string) error {
-	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
+// readableVolumeDirs lists root/<plugin>/<volume>. An unreadable directory causes an error when its volumes are unmounted.
+func readableVolumeDirs(root string) (found []string) {
+	plugins, err := os.ReadDir(root)
 	if err != nil {
-		return fmt.Errorf("list pods on disk: %w", err)
+		return nil // the Pod may have none
 	}
-	for _, pod := range pods {
-		parent := filepath.Join(volume.PodsDir(m.config.RootDir), pod.Name(), base, volume.EscapeName(plugin.Name()))
+	for _, plugin := range plugins {
+		parent := filepath.Join(root, plugin.Name())
 		volumes, err := os.ReadDir(parent)
 		if err != nil {
-			continue // the Pod has none; an unreadable directory causes an error when it is unmounted
+			continue
 		}
 		for _, one := range volumes {
-			dir := filepath.Join(parent, one.Name())
-			name, err := plugin.DeviceOf(dir)
-			if err != nil || name == "" {
-				continue
-			}
-			m.devices.Recover(plugin, volume.Device{Name: name},
-				devices.VolumeRef{PodUID: types.UID(pod.Name()), Dir: dir})
+			found = append(found, filepath.Join(parent, one.Name()))
 		}
+	}
+	return found
+}
+
+// recoverVolume finds the plugin and the device of a volume. The device counts as attached even if it is not known as staged.
+func (m *Manager) recoverVolume(uid types.UID, dir string) error {
+	name := filepath.Base(filepath.Dir(dir))
+	plugin, ok := m.deps.Plugins.ByDirName(name)
+	if !ok {
+		return fmt.Errorf("its plugin %q is unknown", name)
+	}
+	attachable, ok := plugin.(volume.Attachable)
+	if !ok {
+		return nil // all that is needed to unmount it is its directory
+	}
+	device, err := attachable.DeviceOf(dir)
+	if err != nil {
+		return err
+	}
+	if device != "" {
+		m.devices.Recover(attachable, volume.Device{Name: device}, devices.VolumeRef{PodUID: uid, Dir: dir})
 	}
 	return nil
 }
@@ -87,12 +113,13 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 	}
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentCleanups)
-	errs := make([]error, len(entries))
+	errs, found := make([]error, len(entries)), 0
 	for i, entry := range entries {
 		uid := types.UID(entry.Name())
 		if keep(uid) {
 			continue
 		}
+		found++
 		group.Go(contain.Func("volumemanager.CleanupOrphans", string(uid), func() error {
 			state := m.close(uid)
 			errs[i] = m.unmountPod(ctx, state, uid)
@@ -107,6 +134,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		}))
 	}
 	_ = group.Wait() // the errors are in errs
+	m.recovery.setOrphans(found, errs)
 	errs = append(errs, m.unpinOrphaned(ctx, keep))
 	m.devices.UnstageUnused()
 	return errors.Join(errs...)

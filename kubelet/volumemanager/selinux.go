@@ -53,9 +53,9 @@ func newSELinux(labels selinux.Labels, allModes bool) *seLinux {
 	}}
 }
 
-// SELinuxCollectors returns the metrics of SELinux labels.
-func (m *Manager) SELinuxCollectors() []prometheus.Collector {
-	c := &m.seLinux.metrics
+// collectors returns the metrics of SELinux labels.
+func (s *seLinux) collectors() []prometheus.Collector {
+	c := &s.metrics
 	return []prometheus.Collector{
 		c.containerErrors, c.containerWarnings, c.podErrors, c.podWarnings, c.volumeErrors, c.volumeWarnings, c.admitted,
 	}

@@ -67,11 +67,14 @@ func labelled(uid types.UID, claim string, levels ...string) *corev1.Pod {
 func (f *fixture) gauges() []string {
 	f.t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(f.SELinuxCollectors()...)
+	registry.MustRegister(f.Collectors()...)
 	families, err := registry.Gather()
 	require.NoError(f.t, err)
 	var out []string
 	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "volume_manager_selinux_") {
+			continue
+		}
 		for _, metric := range family.Metric {
 			var values []string
 			for _, label := range metric.Label {

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 	_, volumes := m.mountedOf(state, (*mountedVolume).onNodeDisk)
 	all := make(map[string]diskusage.Usage, len(volumes))
 	for name, mounted := range volumes {
-		used, err := mounted.measureUsage(ctx, m.deps.Clock, 0)
+		used, err := m.measureUsage(ctx, mounted, 0)
 		if err != nil {
 			return all, fmt.Errorf("volume %q of pod %s: %w", name, uid, err)
 		}
@@ -65,33 +66,38 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 // volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.
 func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	return m.measurements.measure(ctx, measuredVolume(mounted), func(ctx context.Context) (*volume.Stats, error) {
-		stats, err := measureVolume(ctx, mounted)
+		began := m.clock.Now()
+		stats, source, err := measureVolume(ctx, mounted)
 		if err != nil || stats == nil || m.config.UsageMaxAge < 0 || !mounted.onNodeDisk() {
+			if source != "" {
+				m.measurements.observe(source, m.clock.Since(began))
+			}
 			return stats, err
 		}
-		used, err := mounted.measureUsage(ctx, m.deps.Clock, m.config.UsageMaxAge)
+		used, err := m.measureUsage(ctx, mounted, m.config.UsageMaxAge)
 		stats.Used, stats.InodesUsed = used.Bytes, used.Inodes
 		return stats, err
 	})
 }
 
-func measureVolume(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+// measureVolume asks the plugin of a volume, or else its file system. source is what the volume is measured with, empty if with nothing.
+func measureVolume(ctx context.Context, mounted *mountedVolume) (stats *volume.Stats, source string, err error) {
 	if provider, ok := mounted.plugin.(volume.StatsProvider); ok {
 		stats, err := provider.Stats(ctx, mounted.Spec, mounted.Path)
 		if stats != nil || err != nil {
-			return stats, err
+			return stats, cmp.Or(mounted.Spec.Driver(), mounted.plugin.Name()), err
 		}
 	}
 	if mounted.Block {
-		return nil, nil
+		return nil, "", nil
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(mounted.Path, &fs); err != nil {
-		return nil, &os.PathError{Op: "statfs", Path: mounted.Path, Err: err}
+		return nil, sourceFileSystem, &os.PathError{Op: "statfs", Path: mounted.Path, Err: err}
 	}
 	return &volume.Stats{
 		Capacity: int64(fs.Blocks) * fs.Bsize, Available: int64(fs.Bavail) * fs.Bsize,
 		Used:   int64(fs.Blocks-fs.Bfree) * fs.Bsize,
 		Inodes: int64(fs.Files), InodesFree: int64(fs.Ffree), InodesUsed: int64(fs.Files - fs.Ffree),
-	}, nil
+	}, sourceFileSystem, nil
 }

@@ -65,6 +65,7 @@ func (m *Manager) unmountPod(ctx context.Context, state *podState, uid types.UID
 			state.terminating = maps.Clone(state.mounted)
 		}
 		clear(state.mounted)
+		used := state.pod != nil // since the start of this process
 		m.mu.Unlock()
 		if err := m.subpaths.Cleanup(ctx, volume.PodDir(m.config.RootDir, uid)); err != nil {
 			return err
@@ -78,6 +79,9 @@ func (m *Manager) unmountPod(ctx context.Context, state *podState, uid types.UID
 		for i, dir := range found {
 			group.Go(func() error {
 				errs[i] = contain.Do("volumemanager.unmount", dir, func() error { return m.unmountVolume(ctx, state, uid, dir) })
+				if !used {
+					m.recovery.countCleaned(dir, errs[i])
+				}
 				return nil
 			})
 		}

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/projectquota"
@@ -35,23 +33,27 @@ func (v *mountedVolume) onNodeDisk() bool {
 
 // measureUsage returns what the volume occupies: from the kernel if it counts the volume's files; else by reading the size of each file,
 // unless a measurement is younger than maxAge.
-func (v *mountedVolume) measureUsage(ctx context.Context, clock clock.PassiveClock, maxAge time.Duration) (diskusage.Usage, error) {
+func (m *Manager) measureUsage(ctx context.Context, v *mountedVolume, maxAge time.Duration) (diskusage.Usage, error) {
 	if v.Spec.Volume.EmptyDir != nil && podutil.HasUserNamespace(v.request.Pod) {
+		began := m.clock.Now()
 		if used, counted, err := projectquota.Usage(v.Path); err == nil && counted {
+			m.measurements.observe(sourceQuota, m.clock.Since(began))
 			return used, nil
 		}
 	}
 	u := v.usage
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	began := clock.Now()
+	began := m.clock.Now()
 	if maxAge > 0 && !u.at.IsZero() && began.Sub(u.at) < max(maxAge, usageCostFactor*u.took) {
 		return u.used, nil
 	}
 	used, err := diskusage.Measure(ctx, v.Path, 0)
+	took := m.clock.Since(began)
+	m.measurements.observe(sourceFiles, took)
 	if err != nil {
 		return used, err
 	}
-	u.used, u.at, u.took = used, clock.Now(), clock.Since(began)
+	u.used, u.at, u.took = used, m.clock.Now(), took
 	return used, nil
 }

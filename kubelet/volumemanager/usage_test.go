@@ -25,7 +25,7 @@ func emptyDirs(names ...string) (volumes []corev1.Volume) {
 // TestUsageOfEmptyDirs measures what each emptyDir itself occupies, and not its disk.
 func TestUsageOfEmptyDirs(t *testing.T) {
 	f := newFixture(t)
-	p := pod("a", emptyDirs("full", "empty")...)
+	p := pod("a", append(emptyDirs("full", "empty"), memory("mem"))...)
 	require.NoError(t, f.Mount(t.Context(), p))
 	write := func(name string) {
 		require.NoError(t, os.WriteFile(filepath.Join(f.Volumes(p.UID)["full"].Path, name), make([]byte, 1<<20), 0o600))
@@ -54,6 +54,10 @@ func TestUsageOfEmptyDirs(t *testing.T) {
 	again, err = f.Stats(t.Context(), p.UID)
 	require.NoError(t, err)
 	require.InDelta(t, 3<<20, again["full"].Used, 64<<10)
+	const durations = "kubelet_volume_metric_collection_duration_seconds "
+	values := f.collected()
+	require.Equal(t, 6.0, values[durations+"du"], "two volumes, three times")
+	require.Equal(t, 4.0, values[durations+"statfs"], "the one in memory, each time")
 }
 
 // TestProjectQuotasMeasureEmptyDirs measures the emptyDir of a Pod with a user namespace by one system call.
@@ -75,4 +79,7 @@ func TestProjectQuotasMeasureEmptyDirs(t *testing.T) {
 		require.InDelta(t, 1<<20, stats["v"].Used, 64<<10)
 		require.EqualValues(t, 2, stats["v"].InodesUsed)
 	}
+	values := f.collected()
+	require.Equal(t, 1.0, values["kubelet_volume_metric_collection_duration_seconds fsquota"])
+	require.Equal(t, 1.0, values["kubelet_volume_metric_collection_duration_seconds du"])
 }

@@ -336,12 +336,10 @@ func (s *soak) requireGone() {
 		if len(devices) != soakWriters {
 			left = append(left, fmt.Sprint("loop devices: ", devices))
 		}
-		disks, err := filepath.Glob(filepath.Join(s.dataDir, "disks", "*", "*", "*"))
-		require.NoError(s.t, err)
-		for _, disk := range disks {
-			if strings.Contains(disk, "/snapshots/") || strings.Contains(disk, "/tmp/") {
-				left = append(left, disk)
-			}
+		for _, kind := range []string{"snapshots", "tmp"} {
+			found, err := filepath.Glob(filepath.Join(s.dataDir, "disks", kind, "*"))
+			require.NoError(s.t, err)
+			left = append(left, found...)
 		}
 		return len(left) == 0
 	}), "of what is gone there is left: %v", &left)

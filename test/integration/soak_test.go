@@ -316,7 +316,7 @@ func (s *soak) requireGone() {
 	for _, kind := range []string{"pod", "pvc"} {
 		for name := range strings.FieldsSeq(s.mustRun("kubectl", "get", kind, "-o", "name")) {
 			if strings.Contains(name, "/transient-") {
-				s.mustRun("kubectl", "delete", name, "--timeout=3m")
+				s.mustRun("kubectl", "delete", name, "--ignore-not-found", "--timeout=3m") // an earlier request may have deleted it
 			}
 		}
 	}

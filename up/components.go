@@ -157,7 +157,7 @@ func (u *components) startOthers() {
 		}
 	})
 	u.node.start(func(ctx context.Context) {
-		err := c.applyDefaultObjects(ctx)
+		err := c.untilAnswered(ctx, c.applyDefaultObjects)
 		if err != nil {
 			err = fmt.Errorf("apply the cluster's own objects: %w", err)
 		}

@@ -4,9 +4,7 @@ package registrar
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -60,19 +58,14 @@ func Serve(ctx context.Context, deps Deps, config Config) error {
 	if err := os.MkdirAll(config.Registry, 0o755); err != nil {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("register driver %q: %w", config.Driver, err)
-	}
 	// The listener removes the file when it is closed.
-	listener, err := unixsock.Listen(ctx, path)
+	listener, err := unixsock.Replace(ctx, path)
 	if err != nil {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
 	server := grpc.NewServer(contain.ServerOptions("registrar.call")...)
 	registration.RegisterRegistrationServer(server, &registrationServer{config: config, logger: deps.Logger})
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+	if err := contain.Serve(ctx, "registrar.serve", server, listener); err != nil {
 		return fmt.Errorf("register driver %q: serve %q: %w", config.Driver, path, err)
 	}
 	return nil

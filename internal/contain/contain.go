@@ -7,6 +7,7 @@ package contain
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -134,6 +135,23 @@ func ServerOptions(server string, unary ...grpc.UnaryServerInterceptor) []grpc.S
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 			return internal(Do(server, info.FullMethod, func() error { return handler(srv, stream) }))
 		}),
+	}
+}
+
+// Serve serves a gRPC server on a listener, which it closes, until ctx ends, which is no error. Calls under way are cancelled then.
+func Serve(ctx context.Context, site string, server *grpc.Server, listener net.Listener) error {
+	served := make(chan error, 1)
+	go func() {
+		err := Do(site, "", func() error { return server.Serve(listener) })
+		served <- err
+	}()
+	select {
+	case <-ctx.Done():
+		server.Stop()
+		<-served
+		return nil
+	case err := <-served:
+		return err
 	}
 }
 

@@ -126,6 +126,30 @@ func TestHandlerRespondsWithAnError(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
+func TestServeEndsWithItsContext(t *testing.T) {
+	listen := func() net.Listener {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(t.TempDir(), "s"))
+		require.NoError(t, err)
+		return listener
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	listener, ended := listen(), make(chan error, 1)
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	go func() { ended <- contain.Serve(ctx, "serve", server, listener) }()
+	connection, err := grpc.NewClient("unix:"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, connection.Close()) }()
+	_, err = grpc_health_v1.NewHealthClient(connection).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, <-ended)
+
+	closed := listen()
+	require.NoError(t, closed.Close())
+	require.Error(t, contain.Serve(t.Context(), "serve", grpc.NewServer(), closed), "the listener cannot accept")
+}
+
 // panickingHealth panics in a call and in a stream.
 type panickingHealth struct {
 	*health.Server

@@ -4,7 +4,9 @@ package unixsock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,4 +80,12 @@ func withShortPath(path string, use func(short string) error) error {
 			maxPath-(len(short)-len(filepath.Base(path))))
 	}
 	return use(short)
+}
+
+// Replace is Listen for a path at which an earlier process may have left a file, which it removes.
+func Replace(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of an earlier process: %w", err)
+	}
+	return Listen(ctx, path)
 }

@@ -12,6 +12,20 @@ import (
 	"github.com/berth-dev/berth/internal/unixsock"
 )
 
+func TestReplaceRemovesWhatAnEarlierProcessHasLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.sock")
+	for range 2 { // without a file, and with one
+		listener, err := unixsock.Replace(t.Context(), path)
+		require.NoError(t, err)
+		require.NoError(t, listener.Close())
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+	}
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "full"), 0o700))
+	_, err := unixsock.Replace(t.Context(), path)
+	require.ErrorContains(t, err, "remove the socket of an earlier process")
+}
+
 func TestPathsOfAnyLength(t *testing.T) {
 	for name, deep := range map[string]string{"short": "d", "long": strings.Repeat("d", 200)} {
 		t.Run(name, func(t *testing.T) {

@@ -41,19 +41,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Unlock()
 	server := grpc.NewServer(contain.ServerOptions("device plugin registration")...)
 	pluginapi.RegisterRegistrationServer(server, &registrar{m: m})
-	served := make(chan error, 1)
-	go func() {
-		err := contain.Do("devices.serve", "", func() error { return server.Serve(listener) })
-		served <- err
-	}()
-	select {
-	case <-ctx.Done():
-		server.Stop()
-		<-served
-		return nil
-	case err := <-served:
+	if err := contain.Serve(ctx, "devices.serve", server, listener); err != nil {
 		return fmt.Errorf("serve the registration of device plugins: %w", err)
 	}
+	return nil
 }
 
 // stopRemovals cancels the removals of resources, which the next process schedules anew, and waits for those that have begun.

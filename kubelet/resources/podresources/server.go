@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -77,11 +76,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := os.MkdirAll(s.dir, 0o750); err != nil {
 		return fmt.Errorf("create the directory of the podresources socket: %w", err)
 	}
-	path := filepath.Join(s.dir, socketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the podresources socket of an earlier process: %w", err)
-	}
-	listener, err := unixsock.Listen(ctx, path)
+	listener, err := unixsock.Replace(ctx, filepath.Join(s.dir, socketName))
 	if err != nil {
 		return fmt.Errorf("serve podresources: %w", err)
 	}
@@ -94,19 +89,10 @@ func (s *Server) Start(ctx context.Context) error {
 	})...)
 	podresourcesapi.RegisterPodResourcesListerServer(server, s)
 	alphaapi.RegisterPodResourcesListerServer(server, &alphaServer{deps: s.deps})
-	served := make(chan error, 1)
-	go func() {
-		err := contain.Do("podresources.serve", "", func() error { return server.Serve(listener) })
-		served <- err
-	}()
-	select {
-	case <-ctx.Done():
-		server.Stop()
-		<-served
-		return nil
-	case err := <-served:
+	if err := contain.Serve(ctx, "podresources.serve", server, listener); err != nil {
 		return fmt.Errorf("serve podresources: %w", err)
 	}
+	return nil
 }
 
 func (s *Server) count(kinds ...string) {

@@ -30,17 +30,20 @@ func (a *adoption) waiting() bool { return !a.decided && !a.deadline.IsZero() }
 // adoptContainers starts the probes of containers that an earlier process has started, as soon as it is known what that
 // process has said of them.
 func (w *worker) adoptContainers() {
-	if w.state != syncing {
-		w.adoption.decided = true
+	var found []*container.ContainerStatus
+	for _, c := range w.runtime.Containers {
+		if c.State == container.StateRunning && !w.probed[c.ID] && w.state == syncing {
+			found = append(found, c)
+		}
+	}
+	if len(found) == 0 {
+		w.adoption.deadline = time.Time{} // those that waited have ended, or are about to
 		return
 	}
-	for _, c := range w.runtime.Containers {
-		if c.State != container.StateRunning || w.probed[c.ID] {
-			continue
-		}
-		if !w.decideAdoption() {
-			return
-		}
+	if !w.decideAdoption() {
+		return
+	}
+	for _, c := range found {
 		w.resumeProbes(c)
 	}
 }

@@ -56,3 +56,25 @@ func TestAdoptedContainersWaitForWhatWasSaidOfThem(t *testing.T) {
 		})
 	}
 }
+
+// The containers may end while they wait: the status then says so.
+func TestContainersMayEndBeforeTheyAreAdopted(t *testing.T) {
+	f := newFixture(t)
+	p := pod("p")
+	f.add(p)
+	p.Status = f.waitStatus(p.UID, "running", running)
+	f.stop()
+
+	f.statuses.mu.Lock()
+	f.statuses.hidden = true
+	f.statuses.mu.Unlock()
+	f.start()
+	f.add(p)
+	synced := make(chan error, 1)
+	require.True(t, f.manager.OnSynced(p.UID, func(err error) { synced <- err }))
+	require.NoError(t, <-synced)
+	f.runtime.Exit("main", 1)
+	f.waitStatus(p.UID, "started again", func(s corev1.PodStatus) bool {
+		return running(s) && s.ContainerStatuses[0].RestartCount == 1
+	})
+}

@@ -64,6 +64,8 @@ type Manager struct {
 	// records are the images that were pulled. A nil record is one that cannot be read. Records are replaced, never
 	// modified.
 	records map[string]*kubeletconfig.ImagePulledRecord
+	// pulledAt is when this process last pulled the image of a record. A pull need not change the record.
+	pulledAt map[string]time.Time
 }
 
 // intent is a pull that was begun.
@@ -94,7 +96,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}
 	return &Manager{
 		config: config, deps: deps, policy: p,
-		intents: map[string]*intent{}, records: map[string]*kubeletconfig.ImagePulledRecord{},
+		intents: map[string]*intent{}, records: map[string]*kubeletconfig.ImagePulledRecord{}, pulledAt: map[string]time.Time{},
 	}, nil
 }
 
@@ -133,6 +135,9 @@ func (m *Manager) PullSucceeded(image, id string, source Source) {
 	key := fileName(imagename.Full(image))
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
+	m.mu.Lock()
+	m.pulledAt[fileName(id)] = m.deps.Clock.Now()
+	m.mu.Unlock()
 	if err := m.updateRecord(imagename.Repository(image), id, &source); err != nil {
 		// The intent is kept, so that the next process counts the image as pulled too.
 		m.deps.Logger.Warn("failed to record the credentials of an image pull; Pods may have to pull it again",

@@ -306,6 +306,22 @@ func TestRecordsGoWithTheirImages(t *testing.T) {
 	require.True(t, f.may(image), "who brings it by hand now gives it to all")
 }
 
+// An image was removed, and is pulled again with what its record has already, while a list without it is under way. Without the
+// record it would count as brought by hand, and be everybody's.
+func TestListRequestedBeforeAnEqualPullRemovesNoRecord(t *testing.T) {
+	f := newFixture(t, pullrecords.Config{})
+	f.pull(image, secret("a", "mine", "h"))
+	f.clock.Step(time.Minute)
+	listedAt := f.clock.Now()
+	f.clock.Step(time.Second)
+	f.pull(image, secret("a", "mine", "h"))
+	f.Reconcile(nil, listedAt)
+	require.Len(t, f.files("pulled"), 1)
+	require.False(t, f.may(image))
+	f.list()
+	require.Empty(t, f.files("pulled"), "a later list shows that it is gone")
+}
+
 // TestPullsAtOnce lets one of two pulls of an image fail: the other is still recorded.
 func TestPullsAtOnce(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})

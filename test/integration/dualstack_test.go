@@ -39,11 +39,13 @@ func TestServicesOfBothFamilies(t *testing.T) {
 	require.Contains(t, c.mustRun("kubectl", "get", "node", homeNode, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`),
 		h.address6(1))
 
-	c.apply(serverPod("server", "server", "mkdir /w; echo served > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w"))
+	on := func(node, manifest string) string {
+		return strings.Replace(manifest, `"spec": {`, `"spec": {"nodeName": "`+node+`",`, 1)
+	}
+	c.apply(on(homeNode, serverPod("server", "server", "mkdir /w; echo served > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w")))
 	c.apply(serviceManifest("server", `"type": "NodePort", "ipFamilyPolicy": "PreferDualStack", "selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]`))
-	far := serverPod("far", "far", "mkdir /w; echo far > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w")
-	c.apply(strings.Replace(far, `"spec": {`, `"spec": {"nodeName": "`+m.name+`",`, 1))
-	c.apply(serverPod("client", "client", "exec /bin/busybox sleep 1000"))
+	c.apply(on(m.name, serverPod("far", "far", "mkdir /w; echo far > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w")))
+	c.apply(on(homeNode, serverPod("client", "client", "exec /bin/busybox sleep 1000")))
 	pod := c.waitPod("app=server", "ready", isReady)
 	require.Len(t, pod.Status.PodIPs, 2)
 	client := c.waitPod("app=client", "ready", isReady)

@@ -132,11 +132,11 @@ func (m *Manager) BeginPull(image string) error {
 
 // PullSucceeded records that the image was pulled with a credential of the source, and that its id is id.
 func (m *Manager) PullSucceeded(image, id string, source Source) {
-	key := fileName(imagename.Full(image))
+	key, record, now := fileName(imagename.Full(image)), fileName(id), m.deps.Clock.Now()
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
 	m.mu.Lock()
-	m.pulledAt[fileName(id)] = m.deps.Clock.Now()
+	m.pulledAt[record] = now
 	m.mu.Unlock()
 	if err := m.updateRecord(imagename.Repository(image), id, &source); err != nil {
 		// The intent is kept, so that the next process counts the image as pulled too.

@@ -17,7 +17,7 @@ import (
 const registryDir = "/var/registry"
 
 // addToRegistry adds an image to those that agnhost's fake registry server serves, as name:tag.
-func addToRegistry(tree *oci.Tree, name, tag string, image oci.Image) (err error) {
+func addToRegistry(tree *oci.Tree, name, tag string, image oci.Image) error {
 	dir, err := os.MkdirTemp("", "berth-registry-")
 	if err != nil {
 		return fmt.Errorf("assemble image %s:%s: %w", name, tag, err)

@@ -197,7 +197,6 @@ func (m *Manager) Reconcile(images []*runtimeapi.Image, listedAt time.Time) {
 		}
 		m.mu.Lock()
 		delete(m.records, key)
-		delete(m.pulledAt, key)
 		m.mu.Unlock()
 	}
 }
@@ -211,7 +210,7 @@ func (m *Manager) staleRecords(present map[string]bool, listedAt time.Time) (key
 		if record != nil {
 			at = record.LastUpdatedTime.Time
 		}
-		if !present[key] && at.Before(listedAt) && m.pulledAt[key].Before(listedAt) {
+		if !present[key] && at.Before(listedAt) {
 			keys = append(keys, key)
 		}
 	}

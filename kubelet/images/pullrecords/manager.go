@@ -64,8 +64,6 @@ type Manager struct {
 	// records are the images that were pulled. A nil record is one that cannot be read. Records are replaced, never
 	// modified.
 	records map[string]*kubeletconfig.ImagePulledRecord
-	// pulledAt is when this process last pulled the image of a record. A pull need not change the record.
-	pulledAt map[string]time.Time
 }
 
 // intent is a pull that was begun.
@@ -96,7 +94,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}
 	return &Manager{
 		config: config, deps: deps, policy: p,
-		intents: map[string]*intent{}, records: map[string]*kubeletconfig.ImagePulledRecord{}, pulledAt: map[string]time.Time{},
+		intents: map[string]*intent{}, records: map[string]*kubeletconfig.ImagePulledRecord{},
 	}, nil
 }
 
@@ -132,12 +130,9 @@ func (m *Manager) BeginPull(image string) error {
 
 // PullSucceeded records that the image was pulled with a credential of the source, and that its id is id.
 func (m *Manager) PullSucceeded(image, id string, source Source) {
-	key, record, now := fileName(imagename.Full(image)), fileName(id), m.deps.Clock.Now()
+	key := fileName(imagename.Full(image))
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	m.mu.Lock()
-	m.pulledAt[record] = now
-	m.mu.Unlock()
 	if err := m.updateRecord(imagename.Repository(image), id, &source); err != nil {
 		// The intent is kept, so that the next process counts the image as pulled too.
 		m.deps.Logger.Warn("failed to record the credentials of an image pull; Pods may have to pull it again",
@@ -208,8 +203,8 @@ func (m *Manager) decrement(key string) int {
 	return found.active
 }
 
-// updateRecord adds the source to the image's record; without a source it only ensures that there is a record. The
-// caller holds fileMu.
+// updateRecord adds the source to the image's record; without a source it only ensures that there is a record. A record that
+// stays as it is counts as updated, too: a list of images requested before must not remove it. The caller holds fileMu.
 func (m *Manager) updateRecord(name, id string, source *Source) error {
 	key := fileName(id)
 	m.mu.Lock()
@@ -221,13 +216,13 @@ func (m *Manager) updateRecord(name, id string, source *Source) error {
 		}
 	}
 	next, changed := mergeSource(old, name, id, source)
-	if !changed {
-		return nil
-	}
 	next.LastUpdatedTime.Time = m.deps.Clock.Now()
 	m.mu.Lock()
 	m.records[key] = next // valid for this process even if writing it fails
 	m.mu.Unlock()
+	if !changed {
+		return nil
+	}
 	return m.writeRecord(key, next)
 }
 

@@ -157,10 +157,11 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	network := prometheus.NewRegistry()
 	group.Go(contain.Func("berth.run", "", func() error { return records.run(ctx) }))
 	group.Go(contain.Func("berth.run", "", func() error {
 		return daemon.Run(ctx, daemon.Deps{
-			Timeline: records.recorder, Collectors: []prometheus.Collector{records.stages}, Flags: flagValues(cmd),
+			Timeline: records.recorder, Collectors: []prometheus.Collector{records.stages, network}, Flags: flagValues(cmd),
 			TracerProvider: records.tracerProvider(), OnIdle: memory.Release, Logger: logger,
 		}, daemon.Config{
 			Settings: chosen, Kubeconfig: f.kubeconfig, BootstrapKubeconfig: f.bootstrap, CertDir: f.certDir, RootDir: f.root,
@@ -169,7 +170,7 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 			ClusterCA: true, ServeNodeIP: true,
 		})
 	}))
-	group.Go(contain.Func("berth.network", "", func() error { return f.runNetwork(ctx, logger) }))
+	group.Go(contain.Func("berth.network", "", func() error { return f.runNetwork(ctx, network, logger) }))
 	return group.Wait()
 }
 

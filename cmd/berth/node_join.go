@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -307,7 +308,8 @@ func (f nodeFlags) connect(ctx context.Context, cmd *cobra.Command, layout up.La
 		return err
 	}
 	member.Node = client
-	if member.Network, err = f.networkClient(ctx, server, client, layout.NodeName, layout.Kubeconfig("kube-proxy")); err != nil {
+	metrics := prometheus.NewRegistry()
+	if member.Network, err = f.networkClient(ctx, server, client, layout.NodeName, layout.Kubeconfig("kube-proxy"), metrics); err != nil {
 		return err
 	}
 	rule, err := f.addressRule(member.Info)
@@ -317,7 +319,7 @@ func (f nodeFlags) connect(ctx context.Context, cmd *cobra.Command, layout up.La
 	if layout.Gateway6.IsValid() { // as the first node without an IPv6 address in the machines' network
 		rule.Second = layout.Gateway6.AsSlice()
 	}
-	member.RunKubelet, err = f.memberKubelet(cmd, member.Info, rule)
+	member.RunKubelet, err = f.memberKubelet(cmd, member.Info, rule, metrics)
 	return err
 }
 
@@ -326,9 +328,9 @@ func (f nodeFlags) wantsProxy(info join.Info) bool {
 	return f.join.proxy == proxyAlways || f.join.proxy == proxyAuto && info.Proxy
 }
 
-// memberKubelet returns the function that runs the kubelet. Pods ask the Service of the cluster's DNS, or its server where no
+// memberKubelet returns the function that runs the kubelet, which serves metrics beside its own. Pods ask the Service of the cluster's DNS, or its server where no
 // kube-proxy forwards to it.
-func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses daemon.AddressRule) (func(context.Context, up.KubeletParts) error, error) {
+func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses daemon.AddressRule, metrics prometheus.Collector) (func(context.Context, up.KubeletParts) error, error) {
 	if len(f.dns) == 0 && info.DNSService.IsValid() {
 		f.dns = []string{info.DNSServer.String()}
 		if info.Proxy {
@@ -347,7 +349,8 @@ func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses d
 			parts.Logger.Warn("configuration without effect", "setting", warning)
 		}
 		return daemon.Run(ctx, daemon.Deps{
-			Timeline: parts.Timeline, Logger: parts.Logger, Exits: parts.Exits, Collectors: parts.Collectors, Processes: parts.Processes,
+			Timeline: parts.Timeline, Logger: parts.Logger, Exits: parts.Exits,
+			Collectors: append(slices.Clone(parts.Collectors), metrics), Processes: parts.Processes,
 			TracerProvider: parts.TracerProvider, Flags: flagValues(cmd), OnIdle: memory.Release, OnStop: parts.StopPods,
 		}, daemon.Config{
 			Settings: chosen, Kubeconfig: f.kubeconfig, CertDir: f.certDir, RootDir: f.root, NodeName: f.name,

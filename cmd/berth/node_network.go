@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -22,8 +23,8 @@ import (
 // networkClient returns a client with the identity of the node's kube-proxy, which it requests with the node's identity, and
 // writes the kubeconfig of that identity. The cluster approves the request once the Node exists.
 //
-// The certificate is renewed until ctx ends.
-func (f nodeFlags) networkClient(ctx context.Context, server *rest.Config, client kubernetes.Interface, name, kubeconfig string) (kubernetes.Interface, error) {
+// The certificate is renewed until ctx ends. Its metrics are registered in metrics.
+func (f nodeFlags) networkClient(ctx context.Context, server *rest.Config, client kubernetes.Interface, name, kubeconfig string, metrics prometheus.Registerer) (kubernetes.Interface, error) {
 	if err := os.MkdirAll(filepath.Dir(kubeconfig), 0o700); err != nil {
 		return nil, fmt.Errorf("store the identity of kube-proxy: %w", err)
 	}
@@ -31,6 +32,9 @@ func (f nodeFlags) networkClient(ctx context.Context, server *rest.Config, clien
 		certificate.Config{NodeName: name, Dir: f.certificateDir()})
 	if err != nil {
 		return nil, err
+	}
+	if err := metrics.Register(manager.Metrics()); err != nil {
+		return nil, fmt.Errorf("register the metrics of kube-proxy's certificate: %w", err)
 	}
 	go contain.Loop(ctx, "berth.networkCertificate", "", func(ctx context.Context) { _ = manager.Start(ctx) })() // it ends with ctx, and with it the process
 	if _, err := manager.Wait(ctx); err != nil {
@@ -86,8 +90,8 @@ func waitInfo(ctx context.Context, kubeconfig string, logger *slog.Logger) (info
 }
 
 // runNetwork runs kube-proxy and the routes to other nodes' Pods beside a kubelet with a runtime of its own, if the cluster is
-// one of `berth up`.
-func (f nodeFlags) runNetwork(ctx context.Context, logger *slog.Logger) error {
+// one of `berth up`. It registers the metrics of kube-proxy's certificate in metrics.
+func (f nodeFlags) runNetwork(ctx context.Context, metrics prometheus.Registerer, logger *slog.Logger) error {
 	name, err := f.nodeName()
 	if err != nil {
 		return err
@@ -118,7 +122,7 @@ func (f nodeFlags) runNetwork(ctx context.Context, logger *slog.Logger) error {
 		return err
 	}
 	logger.Info("this is a cluster of berth up; requesting the certificate of kube-proxy and Pod routes", "node", name)
-	network, err := f.networkClient(ctx, server, client, name, layout.Kubeconfig("kube-proxy"))
+	network, err := f.networkClient(ctx, server, client, name, layout.Kubeconfig("kube-proxy"), metrics)
 	if err != nil {
 		return err
 	}

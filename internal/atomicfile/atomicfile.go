@@ -13,13 +13,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // tempMark is part of the name of every file that is still being written.
 const tempMark = ".berth-tmp-"
 
 // Write replaces the file durably: once it returns, the new content outlives a crash of the machine. The directory must
-// exist. A directory at path is set aside. A crash during Write may leave a temporary file in the directory, which Clean removes.
+// exist. A directory at path is set aside, which is logged. A crash during Write may leave a temporary file in the directory, which Clean removes.
 func Write(path string, data []byte, perm fs.FileMode) error {
 	if err := write(path, data, perm, (*os.File).Sync); err != nil {
 		return err
@@ -121,13 +122,22 @@ func write(path string, data []byte, perm fs.FileMode, sync func(*os.File) error
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(file.Name(), path)
 		if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.IsDir() {
-			if _, err = SetAside(path); err == nil { // a file cannot replace a directory
-				err = os.Rename(file.Name(), path)
-			}
+			err = replaceDirectory(file.Name(), path)
 		}
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(file.Name()))
 	}
 	return nil
+}
+
+// replaceDirectory renames a file to the path of a directory, which no file can replace: it is set aside.
+func replaceDirectory(file, path string) error {
+	aside, err := SetAside(path)
+	if err != nil {
+		return err
+	}
+	klog.ErrorS(nil, "There was a directory in the place of a file; it is kept beside the new file", "file", path, "aside", aside,
+		"remedy", "delete the directory unless something of yours is in it")
+	return os.Rename(file, path)
 }

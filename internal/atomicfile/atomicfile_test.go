@@ -1,12 +1,15 @@
 package atomicfile_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
@@ -37,6 +40,9 @@ func TestFailedWriteLeavesNothingAndNamesTheFile(t *testing.T) {
 func TestWriteSetsADirectoryAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
+	var logged bytes.Buffer
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&logged, nil)))
+	t.Cleanup(klog.ClearLogger)
 	for range 2 {
 		require.NoError(t, os.RemoveAll(path))
 		require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700))
@@ -44,6 +50,8 @@ func TestWriteSetsADirectoryAside(t *testing.T) {
 	}
 	requireEntries(t, dir, "file", "file.damaged", "file.damaged-2")
 	require.DirExists(t, filepath.Join(path+".damaged", "child"))
+	require.Contains(t, logged.String(), "aside="+path+".damaged ")
+	require.Contains(t, logged.String(), "aside="+path+".damaged-2 ")
 	name, ok := atomicfile.AsideOf("file.damaged-2")
 	require.True(t, ok)
 	require.Equal(t, "file", name)

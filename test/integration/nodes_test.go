@@ -112,6 +112,11 @@ func (c *cluster) checkMetricsOf(t *testing.T, nodes []string) {
 			require.Contains(t, metrics, fmt.Sprintf("berth_process_up{berth_node=%q,berth_process=%q} 1", node, process))
 		}
 	}
+	for _, node := range nodes {
+		own := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+node+"/proxy/metrics")
+		require.Equal(t, node != homeNode, strings.Contains(own, "\nberth_kube_proxy_certificate_renew_errors 0\n"),
+			"the certificate of kube-proxy of a node that has joined is renewed by its kubelet's process; node %s", node)
+	}
 }
 
 // refuses tries to join with what the cluster must not accept.

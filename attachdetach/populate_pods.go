@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
@@ -108,13 +109,9 @@ func (f *populator) releasesVolumes(pod *corev1.Pod) bool {
 }
 
 func hasRunningContainer(pod *corev1.Pod) bool {
-	for _, statuses := range [][]corev1.ContainerStatus{
-		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
-	} {
-		for _, status := range statuses {
-			if status.State.Terminated == nil && status.State.Waiting == nil {
-				return true
-			}
+	for status := range podutil.Statuses(&pod.Status) {
+		if status.State.Terminated == nil && status.State.Waiting == nil {
+			return true
 		}
 	}
 	return false

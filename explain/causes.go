@@ -234,11 +234,9 @@ func (f *facts) firstAttempt(of timeline.Stage) time.Time {
 
 // started reports whether a container of the Pod has run, so that volumes and sandbox are behind it.
 func (f *facts) started() bool {
-	for _, list := range [][]corev1.ContainerStatus{f.pod.Status.InitContainerStatuses, f.pod.Status.ContainerStatuses} {
-		for _, container := range list {
-			if container.State.Running != nil || container.State.Terminated != nil || container.LastTerminationState.Terminated != nil {
-				return true
-			}
+	for container := range podutil.Statuses(&f.pod.Status) {
+		if container.State.Running != nil || container.State.Terminated != nil || container.LastTerminationState.Terminated != nil {
+			return true
 		}
 	}
 	return false

@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -258,8 +257,7 @@ func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explana
 	if explanation.crashed == "" {
 		return
 	}
-	status := cmp.Or(podutil.FindStatus(f.pod.Status.InitContainerStatuses, explanation.crashed),
-		podutil.FindStatus(f.pod.Status.ContainerStatuses, explanation.crashed))
+	status := podutil.FindStatusOfAny(&f.pod.Status, explanation.crashed)
 	previous := status != nil && status.State.Terminated == nil
 	data, err := client.CoreV1().Pods(f.pod.Namespace).GetLogs(f.pod.Name, &corev1.PodLogOptions{
 		Container: explanation.crashed, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),

@@ -117,11 +117,9 @@ func (w *runOnceWaiter) results(pods []*corev1.Pod) []RunPodResult {
 
 // waitingContainer describes what a container waits for.
 func waitingContainer(s *corev1.PodStatus) string {
-	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
-		for i := range list {
-			if waiting := list[i].State.Waiting; waiting != nil {
-				return fmt.Sprintf("container %s is waiting: %s: %s", list[i].Name, waiting.Reason, waiting.Message)
-			}
+	for c := range podutil.Statuses(s) {
+		if waiting := c.State.Waiting; waiting != nil {
+			return fmt.Sprintf("container %s is waiting: %s: %s", c.Name, waiting.Reason, waiting.Message)
 		}
 	}
 	return "no container is waiting"

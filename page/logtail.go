@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -63,9 +64,9 @@ func (t *logTail) update(ctx context.Context, page *document) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, status := range append(append([]corev1.ContainerStatus{}, pod.Status.InitContainerStatuses...), pod.Status.ContainerStatuses...) {
+	for status := range podutil.Statuses(&pod.Status) {
 		if status.ContainerID != "" && !t.follows(status.Name, status.ContainerID) {
-			t.start(ctx, pod, status)
+			t.start(ctx, pod, *status)
 		}
 	}
 	var shown []containerTail

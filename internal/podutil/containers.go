@@ -63,6 +63,33 @@ func HasSidecar(spec *corev1.PodSpec, name string) bool {
 	return container != nil && IsSidecar(container, kind)
 }
 
+// Statuses yields the status of every container of the Pod that has one, in the order of Containers. The pointers are into the
+// Pod's status.
+func Statuses(status *corev1.PodStatus) iter.Seq2[*corev1.ContainerStatus, Kind] {
+	lists := [...][]corev1.ContainerStatus{
+		Init: status.InitContainerStatuses, Regular: status.ContainerStatuses, Ephemeral: status.EphemeralContainerStatuses,
+	}
+	return func(yield func(*corev1.ContainerStatus, Kind) bool) {
+		for kind, list := range lists {
+			for i := range list {
+				if !yield(&list[i], Kind(kind)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// FindStatusOfAny returns the status of the Pod's container of that name, whatever its kind, or nil. It points into the Pod's status.
+func FindStatusOfAny(status *corev1.PodStatus, name string) *corev1.ContainerStatus {
+	for s := range Statuses(status) {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
 // FindStatus returns the container status of that name, or nil. It points into the list.
 func FindStatus(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	for i := range statuses {

@@ -92,3 +92,31 @@ func TestStaticAndMirrorPods(t *testing.T) {
 		require.Equal(t, c.mirror, podutil.IsMirror(c.pod), "%v", c.pod.Annotations)
 	}
 }
+
+func TestStatusesAreThoseOfAllKinds(t *testing.T) {
+	named := func(names ...string) (list []corev1.ContainerStatus) {
+		for _, name := range names {
+			list = append(list, corev1.ContainerStatus{Name: name})
+		}
+		return list
+	}
+	status := &corev1.PodStatus{
+		InitContainerStatuses: named("first", "sidecar"), ContainerStatuses: named("main"), EphemeralContainerStatuses: named("debugger"),
+	}
+	kinds := map[string]podutil.Kind{}
+	var order []string
+	for s, kind := range podutil.Statuses(status) {
+		kinds[s.Name] = kind
+		order = append(order, s.Name)
+		s.Ready = true
+	}
+	require.Equal(t, []string{"first", "sidecar", "main", "debugger"}, order)
+	require.Equal(t, map[string]podutil.Kind{
+		"first": podutil.Init, "sidecar": podutil.Init, "main": podutil.Regular, "debugger": podutil.Ephemeral,
+	}, kinds)
+	for range podutil.Statuses(status) {
+		break // a caller may stop early
+	}
+	require.True(t, podutil.FindStatusOfAny(status, "debugger").Ready, "the pointers are into the status")
+	require.Nil(t, podutil.FindStatusOfAny(status, "absent"))
+}

@@ -194,17 +194,13 @@ func (m *Manager) openLogs(event status.Event) []rotate.Log {
 	}
 	var open []rotate.Log
 	dir := kuberuntime.PodLogsDir(m.config.PodLogsDir, event.Pod.Namespace, event.Pod.Name, event.UID)
-	for _, list := range [][]corev1.ContainerStatus{
-		event.Status.InitContainerStatuses, event.Status.ContainerStatuses, event.Status.EphemeralContainerStatuses,
-	} {
-		for i := range list {
-			if list[i].State.Running == nil {
-				continue
-			}
-			_, id, _ := strings.Cut(list[i].ContainerID, "://")
-			path := filepath.Join(dir, kuberuntime.LogPath(list[i].Name, uint32(list[i].RestartCount)))
-			open = append(open, rotate.Log{ContainerID: id, Path: path})
+	for s := range podutil.Statuses(&event.Status) {
+		if s.State.Running == nil {
+			continue
 		}
+		_, id, _ := strings.Cut(s.ContainerID, "://")
+		path := filepath.Join(dir, kuberuntime.LogPath(s.Name, uint32(s.RestartCount)))
+		open = append(open, rotate.Log{ContainerID: id, Path: path})
 	}
 	return open
 }

@@ -56,7 +56,7 @@ func FromPodLogOptions(o *corev1.PodLogOptions, now time.Time) (Options, error) 
 // ContainerIDFor returns the id ("containerd://…" as in the status) of the container instance whose log is requested:
 // the one that runs or ran last, or with previous the one before it. An error says why there is none.
 func ContainerIDFor(podName string, status *corev1.PodStatus, name string, previous bool) (string, error) {
-	s := findStatus(status, name)
+	s := podutil.FindStatusOfAny(status, name)
 	if s == nil {
 		return "", fmt.Errorf("container %q in pod %q is not available", name, podName)
 	}
@@ -87,15 +87,4 @@ func ContainerIDFor(podName string, status *corev1.PodStatus, name string, previ
 		reason = "trying and failing to pull image"
 	}
 	return "", fmt.Errorf("container %q in pod %q is waiting to start: %s", name, podName, reason)
-}
-
-func findStatus(status *corev1.PodStatus, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{
-		status.ContainerStatuses, status.InitContainerStatuses, status.EphemeralContainerStatuses,
-	} {
-		if s := podutil.FindStatus(list, name); s != nil {
-			return s
-		}
-	}
-	return nil
 }

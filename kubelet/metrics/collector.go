@@ -86,19 +86,15 @@ func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		runs := false
-		for _, list := range [][]corev1.ContainerStatus{
-			pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
-		} {
-			for i := range list {
-				switch {
-				case list[i].State.Running != nil:
-					states["running"]++
-					runs = true
-				case list[i].State.Terminated != nil:
-					states["exited"]++
-				case list[i].ContainerID != "":
-					states["created"]++
-				}
+		for s := range podutil.Statuses(&pod.Status) {
+			switch {
+			case s.State.Running != nil:
+				states["running"]++
+				runs = true
+			case s.State.Terminated != nil:
+				states["exited"]++
+			case s.ContainerID != "":
+				states["created"]++
 			}
 		}
 		if runs {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -192,34 +193,31 @@ func (r *runner) follow(ctx context.Context, status *corev1.PodStatus) {
 		return
 	}
 	several := len(r.config.Pod.Spec.Containers)+len(r.config.Pod.Spec.InitContainers) > 1
-	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range list {
-			c := &list[i]
-			r.explainRestart(c)
-			if started := c.State.Running != nil || c.State.Terminated != nil; !started || c.ContainerID == "" {
-				continue
-			}
-			if r.followed[c.ContainerID] {
-				continue
-			}
-			r.followed[c.ContainerID] = true
-			prefix := ""
-			if several {
-				prefix = c.Name + " | "
-			}
-			out, errOut := newPrefixWriter(r.deps.Out, prefix), newPrefixWriter(r.deps.Err, prefix)
-			id, name := c.ContainerID, c.Name
-			r.followers.Go(contain.Guard("podrun.follow", "", func() {
-				err := r.deps.Node.FollowLog(ctx, r.config.Pod.UID, id, out, errOut)
-				if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
-					err = fmt.Errorf("log of container %s: %w", name, err)
-					r.deps.Printf("%v", err)
-					r.mu.Lock()
-					r.unread = append(r.unread, err)
-					r.mu.Unlock()
-				}
-			}))
+	for c := range podutil.Statuses(status) {
+		r.explainRestart(c)
+		if started := c.State.Running != nil || c.State.Terminated != nil; !started || c.ContainerID == "" {
+			continue
 		}
+		if r.followed[c.ContainerID] {
+			continue
+		}
+		r.followed[c.ContainerID] = true
+		prefix := ""
+		if several {
+			prefix = c.Name + " | "
+		}
+		out, errOut := newPrefixWriter(r.deps.Out, prefix), newPrefixWriter(r.deps.Err, prefix)
+		id, name := c.ContainerID, c.Name
+		r.followers.Go(contain.Guard("podrun.follow", "", func() {
+			err := r.deps.Node.FollowLog(ctx, r.config.Pod.UID, id, out, errOut)
+			if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
+				err = fmt.Errorf("log of container %s: %w", name, err)
+				r.deps.Printf("%v", err)
+				r.mu.Lock()
+				r.unread = append(r.unread, err)
+				r.mu.Unlock()
+			}
+		}))
 	}
 }
 

@@ -1,11 +1,11 @@
 package podworker
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/prober"
 )
@@ -73,10 +73,9 @@ func (w *worker) decideAdoption() bool {
 func (w *worker) resumeProbes(c *container.ContainerStatus) {
 	w.probed[c.ID] = true
 	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
-	for _, s := range slices.Concat(w.adoption.previous.ContainerStatuses, w.adoption.previous.InitContainerStatuses) {
-		if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName()+"://"+c.ID {
-			was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
-		}
+	s := podutil.FindStatusOfAny(&w.adoption.previous, c.Name)
+	if s != nil && s.ContainerID == w.m.config.RuntimeName()+"://"+c.ID {
+		was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
 	}
 	w.m.deps.Probes.ContainerStarted(w.pod, was)
 }

@@ -66,11 +66,9 @@ func (w *worker) ended() bool {
 // containersEnded reports whether all containers that the status has, except ephemeral ones, have ended. Those of a terminal Pod have
 // not if who wrote its phase was interrupted, as by a power failure, or is not the kubelet.
 func containersEnded(s *corev1.PodStatus) bool {
-	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
-		for i := range list {
-			if list[i].State.Terminated == nil {
-				return false
-			}
+	for c, kind := range podutil.Statuses(s) {
+		if kind != podutil.Ephemeral && c.State.Terminated == nil {
+			return false
 		}
 	}
 	return true

@@ -238,12 +238,8 @@ func startTime(pod *corev1.Pod, name string) metav1.Time {
 	if pod == nil {
 		return metav1.Time{}
 	}
-	for _, list := range [][]corev1.ContainerStatus{
-		pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses,
-	} {
-		if s := podutil.FindStatus(list, name); s != nil && s.State.Running != nil {
-			return s.State.Running.StartedAt
-		}
+	if s := podutil.FindStatusOfAny(&pod.Status, name); s != nil && s.State.Running != nil {
+		return s.State.Running.StartedAt
 	}
 	return metav1.Time{}
 }

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // debounceDelay is how long a status waits for a later one that contains it. A write costs the API server, and all that
@@ -23,15 +25,11 @@ func isInitial(api *corev1.Pod, want *corev1.PodStatus) bool {
 		want.Reason != "" || len(want.PodIPs) > 0 && !api.Spec.HostNetwork {
 		return false
 	}
-	for _, list := range [][]corev1.ContainerStatus{
-		want.InitContainerStatuses, want.ContainerStatuses, want.EphemeralContainerStatuses,
-	} {
-		for _, s := range list {
-			waiting := s.State.Waiting
-			if waiting == nil || s.LastTerminationState.Terminated != nil || waiting.Message != "" ||
-				waiting.Reason != reasonCreating && waiting.Reason != reasonInitializing {
-				return false
-			}
+	for s := range podutil.Statuses(want) {
+		waiting := s.State.Waiting
+		if waiting == nil || s.LastTerminationState.Terminated != nil || waiting.Message != "" ||
+			waiting.Reason != reasonCreating && waiting.Reason != reasonInitializing {
+			return false
 		}
 	}
 	return true

@@ -34,13 +34,15 @@ func (k *Kubelet) GetContainerInfo(podFullName string, podUID types.UID, contain
 	if err != nil {
 		return nil, err
 	}
-	var info *v1.ContainerInfo
+	var failures []error
 	for _, name := range cm.ContainerCgroups(id) {
-		if info, err = k.deps.Machine.ContainerInfo(path.Join(k.parts.Cgroups.CgroupParent(pod), name), req); err == nil {
+		info, err := k.deps.Machine.ContainerInfo(path.Join(k.parts.Cgroups.CgroupParent(pod), name), req)
+		if err == nil {
 			return info, nil
 		}
+		failures = append(failures, err)
 	}
-	return nil, fmt.Errorf("measure container %q of Pod %q: %w", containerName, podFullName, err)
+	return nil, fmt.Errorf("measure container %q of Pod %q: %w", containerName, podFullName, errors.Join(failures...))
 }
 
 // GetContainerInfoV2 returns the usage of cgroups: of the named one, or of all below it if the options say so.

@@ -272,6 +272,30 @@ func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
 	require.Equal(t, "ContainerStatusUnknown", got.ContainerStatuses[0].State.Terminated.Reason, "its turn had come")
 }
 
+// An init container that was removed has succeeded if a container runs that starts after it; upstream's suite reads the message.
+func TestRemovedInitContainerHasSucceeded(t *testing.T) {
+	p := withInit(pod(corev1.RestartPolicyAlways, "a"), false, "i")
+	end := &corev1.ContainerStateTerminated{Reason: "Completed", ContainerID: "containerd://i"}
+	for name, c := range map[string]struct {
+		old  []corev1.ContainerStatus
+		want string
+	}{
+		"nothing is known of it": {nil, "Unable to get init container status"},
+		"its end is known":       {[]corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Terminated: end}}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := status.Compute(status.Input{
+				Pod: p, Old: corev1.PodStatus{InitContainerStatuses: c.old}, Runtime: held(running("a", 0)), Now: now,
+			}).InitContainerStatuses[0]
+			require.True(t, got.Ready)
+			require.NotNil(t, got.State.Terminated)
+			require.Equal(t, "Completed", got.State.Terminated.Reason)
+			require.Contains(t, got.State.Terminated.Message, c.want)
+			require.Equal(t, c.old != nil, got.State.Terminated.ContainerID == end.ContainerID)
+		})
+	}
+}
+
 func TestContainerThatHadNotStartedWhenItsPodFailed(t *testing.T) {
 	p := pod(corev1.RestartPolicyAlways, "a")
 	in := status.Input{Pod: p, Runtime: held(), Now: now}

@@ -21,8 +21,9 @@ const (
 	messageVanished    = "The container could not be located when the pod was deleted.  " +
 		"The container used to be Running"
 	messageNeverRan = "The container could not be located when the pod was terminated"
-	messageInitGone = "The container runtime has no init container of this name any more; it has succeeded, as the Pod's " +
-		"containers were started after it"
+	// Upstream's message begins so, and its suite reads that.
+	messageInitGone = "Unable to get init container status from the container runtime, which has it no more; it has succeeded, as the " +
+		"Pod's containers were started after it"
 	// exitUnknown is the exit code of a container whose exit code is not known.
 	exitUnknown = 137
 )

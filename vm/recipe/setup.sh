@@ -40,7 +40,8 @@ UNIT
 # The address in the network of several machines is on the kernel's command line (systemd-network-generator(8)).
 for unit in systemd-networkd systemd-network-generator vm-ready; do chroot "$root" systemctl -q enable "$unit.service"; done
 chroot "$root" systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer \
-    e2scrub_all.timer e2scrub_reap.service man-db.timer getty@tty1.service nfs-client.target rpcbind.service rpcbind.socket
+    e2scrub_all.timer e2scrub_reap.service man-db.timer getty@tty1.service nfs-client.target rpcbind.service rpcbind.socket \
+    nfs-server.service nfsdcld.service
 chroot "$root" systemctl -q set-default multi-user.target
 
 # A small initial RAM disk boots faster.

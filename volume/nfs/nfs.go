@@ -29,7 +29,7 @@ const (
 
 // Deps holds what the plugin uses.
 type Deps struct {
-	// Mounter unmounts. It defaults to system calls.
+	// Mounter unmounts. It defaults to the program umount, which can be killed when the server does not answer.
 	Mounter mounts.Mounter
 }
 
@@ -49,8 +49,8 @@ var _ volume.Plugin = (*Plugin)(nil)
 
 // New returns the plugin.
 func New(deps Deps, config Config) *Plugin {
-	if deps.Mounter == nil {
-		deps.Mounter = mounts.Syscalls{}
+	if deps.Mounter == nil || deps.Mounter == (mounts.Syscalls{}) {
+		deps.Mounter = processUnmounter{Mounter: mounts.Syscalls{}, program: "umount", timeout: unmountTimeout, killTimeout: killTimeout}
 	}
 	if config.Helper == "" {
 		config.Helper = Helper

@@ -32,6 +32,10 @@ type recipe struct {
 	built map[string]string
 	// files are upstream's data: name in the image to name below test/images.
 	files map[string]string
+	// scripts are files that can be executed.
+	scripts map[string]string
+	// settings are Debian's, by their names.
+	settings []string
 	// registry are images that the program agnhost serves as a registry: recipes before this one, with a tag for each.
 	registry map[string]string
 	// extra adds anything else.
@@ -116,8 +120,15 @@ func (s Sources) layer(r recipe, layers map[string][][]byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for name, file := range r.files {
-		if err := tree.Copy(name, 0o644, filepath.Join(s.Upstream, file)); err != nil {
+	for mode, files := range map[int64]map[string]string{0o644: r.files, 0o755: r.scripts} {
+		for name, file := range files {
+			if err := tree.Copy(name, mode, filepath.Join(s.Upstream, file)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, name := range r.settings {
+		if err := tree.Copy(name, 0o644, filepath.Join(s.Debian, name)); err != nil {
 			return nil, err
 		}
 	}

@@ -14,6 +14,12 @@ var networkTools = map[string]string{
 	"/usr/bin/dig": "/usr/bin/dig", "/usr/bin/getent": "/usr/bin/getent", "/usr/bin/iperf": "/usr/bin/iperf", "/usr/bin/unshare": "/usr/bin/unshare",
 }
 
+// nfsPrograms are those that upstream's script starts a server with. The kernel's own server does the work.
+var nfsPrograms = map[string]string{
+	"/usr/sbin/rpc.mountd": "/usr/sbin/rpc.mountd", "/usr/sbin/rpc.nfsd": "/usr/sbin/rpc.nfsd", "/usr/sbin/exportfs": "/usr/sbin/exportfs",
+	"/usr/sbin/rpc.statd": "/sbin/rpc.statd", "/usr/sbin/rpcbind": "/sbin/rpcbind", "/usr/sbin/rpcinfo": "/usr/sbin/rpcinfo",
+}
+
 // serverImages are the images of servers. Some of them are on the image of agnhost.
 func serverImages() []recipe {
 	return []recipe{
@@ -57,7 +63,28 @@ func serverImages() []recipe {
 			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu/consume-cpu": "consume-cpu"},
 			config:   ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
 		},
+		{
+			name: "nfs", ids: ids(imageutils.VolumeNFSServer), on: "base", programs: nfsPrograms,
+			files:    map[string]string{"/tmp/index.html": "volume/nfs/index.html"},
+			scripts:  map[string]string{"/usr/local/bin/run_nfs.sh": "volume/nfs/run_nfs.sh"},
+			settings: []string{"/etc/netconfig", "/etc/services", "/etc/protocols", "/etc/rpc"}, extra: addNFS,
+			config: ocispec.ImageConfig{
+				Entrypoint: []string{"/usr/local/bin/run_nfs.sh"}, Cmd: []string{"/exports", "/"}, Volumes: map[string]struct{}{"/exports": {}},
+			},
+		},
 	}
+}
+
+// addNFS adds the directories and users that the programs of an NFS server expect.
+func addNFS(tree *oci.Tree) {
+	for _, dir := range []string{"/exports", "/var/lib/nfs/sm", "/var/lib/nfs/sm.bak", "/var/lib/nfs/v4recovery", "/run/rpcbind", "/run/sendsigs.omit.d"} {
+		tree.Dir(dir, 0o755)
+	}
+	for _, file := range []string{"/etc/exports", "/var/lib/nfs/etab", "/var/lib/nfs/rmtab", "/var/lib/nfs/state"} {
+		tree.File(file, 0o644, nil)
+	}
+	tree.File("/etc/passwd", 0o644, []byte(passwd+"_rpc:x:100:65534::/run/rpcbind:/bin/false\nstatd:x:101:65534::/var/lib/nfs:/bin/false\n"))
+	tree.Symlink("/usr/bin/env", "/bin/env") // the script's first line names it
 }
 
 // addUsers adds what agnhost's image has beyond programs.

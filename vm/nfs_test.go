@@ -1,0 +1,135 @@
+//go:build vm
+
+package vm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// nfsImage is the image of the Pods of TestNFS.
+const nfsImage = "berth.dev/busybox:nfs"
+
+// nfsServer starts the kernel's NFS server, version 4 alone, with short times for clients to reclaim what they have had.
+const nfsServer = `set -e
+mkdir -p /srv/share
+modprobe nfsd
+mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+exportfs -o rw,no_root_squash,insecure,no_subtree_check 127.0.0.1:/srv/share
+rpc.mountd --no-nfs-version 3
+` + restartNFS
+
+const (
+	stopNFS, restartNFS = "rpc.nfsd 0", "rpc.nfsd --no-nfs-version 3 --grace-time 10 --lease-time 10 4"
+	// shareMounts prints where the share is mounted.
+	shareMounts = "grep ' nfs4 ' /proc/mounts || true"
+)
+
+// nfsPod is the manifest of a Pod that has a volume at /share.
+func nfsPod(name, volume string) string {
+	return `
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ` + name + `}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: share, ` + volume + `}]
+  containers:
+  - {name: main, image: "` + nfsImage + `", imagePullPolicy: Never, command: [/busybox, sleep, "1000000"], volumeMounts: [{name: share, mountPath: /share}]}
+`
+}
+
+const (
+	nfsInline = `nfs: {server: 127.0.0.1, path: /srv/share}`
+	nfsClaim  = `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: share}
+spec: {storageClassName: "", accessModes: [ReadWriteMany], capacity: {storage: 1Gi}, mountOptions: [nfsvers=4.2, noatime], nfs: {server: 127.0.0.1, path: /srv/share}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: share}
+spec: {storageClassName: "", volumeName: share, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+`
+)
+
+// TestNFS runs Pods that share a directory of a real NFS server: in the Pod and by a claim, read-only, over a restart of the node's process,
+// and while the server does not answer. That harms no other Pod, and those that wait for it start when it answers again.
+func TestNFS(t *testing.T) {
+	m := startNFSCluster(t)
+	berth := func(command string) string { t.Helper(); return output(t, m, clusterBerth+command) }
+	apply := func(manifest string) {
+		t.Helper()
+		untilCluster(t, m, "kubectl apply -f - <<'END'\n"+manifest+"\nEND\n")
+	}
+	inPod := func(pod, script string) string {
+		t.Helper()
+		return berth("kubectl exec " + pod + " -- /busybox sh -c " + quote(script))
+	}
+	ready := func(pods string) { t.Helper(); untilCluster(t, m, "kubectl wait --for=condition=Ready --timeout=5s "+pods) }
+
+	apply(nfsClaim + nfsPod("inline", nfsInline) + nfsPod("claim", `persistentVolumeClaim: {claimName: share}`) +
+		nfsPod("reader", `persistentVolumeClaim: {claimName: share, readOnly: true}`))
+	ready("pod/inline pod/claim pod/reader")
+	inPod("inline", "echo one > /share/file && /busybox sync /share/file")
+	require.Equal(t, "one", output(t, m, "cat /srv/share/file"))
+	require.Equal(t, "one", inPod("claim", "/busybox cat /share/file"))
+	require.Equal(t, "refused", inPod("reader", "echo two 2>/dev/null > /share/file || echo refused"))
+	require.Contains(t, output(t, m, shareMounts+"| grep pv"), "noatime", "the volume's mount options")
+
+	t.Run("the node's process restarts", func(t *testing.T) {
+		output(t, m, "pkill -KILL -f 'berth node-process'")
+		untilCluster(t, m, "kubectl exec claim -- /busybox cat /share/file")
+		berth("kubectl delete pod reader --timeout=5m")
+		require.Equal(t, "0 0", berth("kubectl get pod inline claim -o jsonpath='{.items[*].status.containerStatuses[0].restartCount}'"))
+		waitFor(t, m, 300, "[ $(grep -c ' nfs4 ' /proc/mounts) = 2 ]")
+	})
+	t.Run("the server does not answer", func(t *testing.T) {
+		output(t, m, stopNFS)
+		apply(nfsPod("late", nfsInline) + nfsPod("other", "emptyDir: {}"))
+		ready("pod/other")
+		berth("kubectl get --raw /api/v1/nodes/node/proxy/stats/summary >/dev/null")
+		berth("kubectl delete pod other --timeout=5m")
+		waitFor(t, m, 600, clusterBerth+"explain pod late | grep -F 127.0.0.1:/srv/share")
+		t.Log(berth("explain pod late"))
+		berth("kubectl delete pod inline --timeout=5m")
+		output(t, m, restartNFS)
+		ready("pod/late")
+		require.Equal(t, "one", inPod("late", "/busybox cat /share/file"))
+		require.Equal(t, "one", inPod("claim", "/busybox cat /share/file"))
+	})
+	t.Run("the cluster restarts without the server", func(t *testing.T) {
+		output(t, m, stopNFS)
+		t.Log(output(t, m, "time systemctl restart berth"))
+		untilCluster(t, m, "kubectl exec claim -- /busybox true")
+		output(t, m, restartNFS)
+		waitFor(t, m, 300, clusterBerth+"kubectl exec claim -- /busybox grep one /share/file")
+	})
+	berth("kubectl delete pod --all --timeout=5m")
+	waitFor(t, m, 300, "! grep ' nfs4 ' /proc/mounts")
+	require.Equal(t, "one", output(t, m, "cat /srv/share/file"), "the share keeps its files")
+}
+
+// startNFSCluster boots a machine that has an NFS server and a cluster.
+func startNFSCluster(t *testing.T) *Machine {
+	t.Helper()
+	share := t.TempDir()
+	copyClusterPrograms(t, share, "berth")
+	require.NoError(t, os.WriteFile(filepath.Join(share, "busybox.tar"), programArchive(t, "/bin/busybox", nfsImage), 0o600))
+	m := startCluster(t, share, 3072)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.Output(context.WithoutCancel(t.Context()), clusterBerth+"kubectl get pods -o wide; "+shareMounts+
+				"; journalctl --no-pager -b -u berth -n 80; dmesg | tail -n 20"))
+		}
+	})
+	output(t, m, nfsServer)
+	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar")
+	return m
+}

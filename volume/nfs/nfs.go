@@ -50,7 +50,10 @@ var _ volume.Plugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(deps Deps, config Config) *Plugin {
 	if deps.Mounter == nil || deps.Mounter == (mounts.Syscalls{}) {
-		deps.Mounter = processUnmounter{Mounter: mounts.Syscalls{}, program: "umount", timeout: unmountTimeout, killTimeout: killTimeout}
+		deps.Mounter = processUnmounter{
+			Mounter: mounts.Syscalls{}, umount: "umount", stat: "stat",
+			unmountTimeout: unmountTimeout, answerTimeout: answerTimeout, killTimeout: killTimeout,
+		}
 	}
 	if config.Helper == "" {
 		config.Helper = Helper

@@ -12,46 +12,62 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// TestUnmountingEndsWithoutTheServer has programs in umount's place that never end by themselves, as umount with a server that does not answer.
+// TestUnmountingEndsWithoutTheServer has scripts in the place of umount and stat that never end by themselves, as the programs with a server
+// that does not answer. The last argument is the mount's.
 func TestUnmountingEndsWithoutTheServer(t *testing.T) {
+	const (
+		waits, busy = "exec sleep 1000", "echo target is busy >&2; exit 32"
+		lazy        = `[ "$3" = --lazy ] && exec umount --lazy "$4"; `
+		short       = 100 * time.Millisecond
+	)
 	for _, c := range []struct {
-		name, script string
-		timeout      time.Duration
-		fails        bool
+		name, umount, stat string
+		timeout            time.Duration
+		err                string
 	}{
-		{"the mount is gone and the program waits", `umount "$3"; exec sleep 1000`, 2 * time.Second, false},
-		{"the mount stays", "exec sleep 1000", 100 * time.Millisecond, true},
-		{"a failure", "echo no >&2; exit 32", time.Minute, true},
-		{"a failure after the mount is gone", `umount "$3"; exit 1`, time.Minute, false},
+		{"the mount is gone and umount waits", `umount "$3"; ` + waits, "exit 0", 2 * time.Second, ""},
+		{"the mount is gone and umount fails", `umount "$3"; exit 1`, "exit 0", time.Minute, ""},
+		{"the mount is in use by those that wait for the server", lazy + busy, waits, short, ""},
+		{"the mount is in use by others", lazy + busy, "exit 0", time.Minute, "target is busy"},
+		{"the mount stays", waits, waits, short, "did not answer for 100ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := testsuite.Root(t)
-			program := filepath.Join(t.TempDir(), "umount")
-			require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755))
 			target := filepath.Join(dir, "share")
 			require.NoError(t, os.Mkdir(target, 0o700))
 			require.NoError(t, mounts.Syscalls{}.Mount("tmpfs", target, "tmpfs", nil))
 			t.Cleanup(func() { _ = mounts.Syscalls{}.Unmount(target) })
-			u := processUnmounter{Mounter: mounts.Syscalls{}, program: program, timeout: c.timeout, killTimeout: time.Minute}
-			err := u.Unmount(target)
-			if c.fails {
-				require.ErrorContains(t, err, "unmount "+target)
-				return
+			u := processUnmounter{
+				Mounter: mounts.Syscalls{}, umount: script(t, dir, "umount", c.umount), stat: script(t, dir, "stat", c.stat),
+				unmountTimeout: c.timeout, answerTimeout: c.timeout, killTimeout: time.Minute,
 			}
-			for err != nil && t.Context().Err() == nil { // a busy machine may not come to the program's first step in time
+			err := u.Unmount(target)
+			for c.err == "" && err != nil && t.Context().Err() == nil { // a busy machine may not come to a script's first step in time
 				err = u.Unmount(target)
 			}
+			if c.err != "" {
+				require.ErrorContains(t, err, "unmount "+target)
+				require.ErrorContains(t, err, c.err)
+				return
+			}
 			require.NoError(t, err)
-			mounted, err := u.IsMountPoint(target)
-			require.NoError(t, err)
-			require.False(t, mounted)
+			require.False(t, u.isMounted(target))
 		})
 	}
+}
+
+func script(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+	return path
 }
 
 // TestUnmountingWithoutTheProgram runs where umount(8) does not exist.
 func TestUnmountingWithoutTheProgram(t *testing.T) {
 	target := testsuite.Root(t)
 	require.NoError(t, mounts.Syscalls{}.Mount("tmpfs", target, "tmpfs", nil))
-	require.NoError(t, processUnmounter{Mounter: mounts.Syscalls{}, program: "/no/umount", timeout: time.Minute, killTimeout: time.Minute}.Unmount(target))
+	u := processUnmounter{Mounter: mounts.Syscalls{}, umount: "/no/umount"}
+	require.NoError(t, u.Unmount(target))
+	require.False(t, u.isMounted(target))
 }

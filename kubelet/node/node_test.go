@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,23 @@ func TestRegistersReadyAtOnce(t *testing.T) {
 		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeDiskPressure).Status)
 		require.Equal(t, 1, f.writes(), "one create does it all")
 		require.Equal(t, []string{"Normal Starting Starting kubelet.", "Normal NodeReady Node n1 status is now: NodeReady"}, f.events())
+	})
+}
+
+// Another client changes what programs run on the machine, by its labels; other labels are its own.
+func TestMachineLabelsAreRestored(t *testing.T) {
+	run(t, nil, func(t *testing.T, f *fixture) {
+		n := f.get(t)
+		n.Labels[corev1.LabelOSStable], n.Labels["own"] = "other", "kept"
+		delete(n.Labels, corev1.LabelArchStable)
+		_, err := f.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		labels := f.get(t).Labels
+		require.Equal(t, "linux", labels[corev1.LabelOSStable])
+		require.Equal(t, goruntime.GOARCH, labels[corev1.LabelArchStable])
+		require.Equal(t, "kept", labels["own"])
+		require.Equal(t, 2, f.writes(), "nothing is written twice")
 	})
 }
 

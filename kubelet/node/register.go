@@ -105,8 +105,6 @@ func (m *Manager) initial() *corev1.Node {
 			Name: m.config.Name,
 			Labels: map[string]string{
 				corev1.LabelHostname:      m.config.Hostname,
-				corev1.LabelOSStable:      goruntime.GOOS,
-				corev1.LabelArchStable:    goruntime.GOARCH,
 				"beta.kubernetes.io/os":   goruntime.GOOS,
 				"beta.kubernetes.io/arch": goruntime.GOARCH,
 			},
@@ -119,6 +117,7 @@ func (m *Manager) initial() *corev1.Node {
 		maps.Copy(node.Labels, instance.allLabels())
 	}
 	maps.Copy(node.Labels, m.config.Labels)
+	maps.Copy(node.Labels, machineLabels)
 	if !m.config.NoAttachDetach {
 		node.Annotations[attachAnnotation] = "true"
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	goruntime "runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +22,12 @@ var (
 	noImages       = []*runtimeapi.Image{} // known to be none, as opposed to not known
 )
 
-// report writes the status if it differs from the Node's or is due for its periodic write. If the write must wait,
-// because another client keeps changing the status, it returns for how long.
+// machineLabels are the labels that say what programs run on the machine. The scheduler relies on them, so a Node always has these values, as
+// with upstream's kubelet.
+var machineLabels = map[string]string{corev1.LabelOSStable: goruntime.GOOS, corev1.LabelArchStable: goruntime.GOARCH}
+
+// report writes the status if it differs from the Node's, if the machine's labels do, or if it is due for its periodic write. If the write must
+// wait, because another client keeps changing them, it returns for how long.
 func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, err error) {
 	m.mu.Lock()
 	node, deleted := m.node, m.deleted
@@ -34,7 +40,8 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		m.observer.observed.featuresDropped = false // the API server may be another version now
 	}
 	status := buildStatus(&m.config, &node.Status, m.observer.observed, now)
-	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.config.ReportInterval {
+	labels := changedLabels(node)
+	if sameStatus(&node.Status, &status) && len(labels) == 0 && now.Sub(m.reported) < m.config.ReportInterval {
 		m.volumes.markWritten(gen)
 		return 0, nil
 	}
@@ -42,7 +49,7 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	if wait := m.conflict.delay(&ours, now); wait > 0 {
 		return wait, nil
 	}
-	patch, err := statusPatch(node, &status)
+	patch, err := statusPatch(node, &status, labels)
 	if err != nil {
 		return 0, err
 	}
@@ -69,9 +76,16 @@ func (m *Manager) noteFeatures(written *corev1.Node) {
 	m.observer.observed.featuresDropped = len(m.config.DeclaredFeatures) > 0 && len(written.Status.DeclaredFeatures) == 0
 }
 
-// statusPatch returns the strategic merge patch from the Node's status to the new one. Addresses are replaced as a
+// changedLabels returns the machine's labels that the Node has not, or has other values of.
+func changedLabels(node *corev1.Node) map[string]string {
+	changed := maps.Clone(machineLabels)
+	maps.DeleteFunc(changed, func(key, value string) bool { return node.Labels[key] == value })
+	return changed
+}
+
+// statusPatch returns the strategic merge patch from the Node's status to the new one, which sets labels, too. Addresses are replaced as a
 // whole: their merge key is the type, which two addresses may share.
-func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
+func statusPatch(node *corev1.Node, status *corev1.NodeStatus, labels map[string]string) ([]byte, error) {
 	before := corev1.Node{Status: node.Status}
 	after := corev1.Node{Status: *status}
 	addresses := after.Status.Addresses
@@ -102,6 +116,9 @@ func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
 		list = append(list, address)
 	}
 	inner["addresses"] = list
+	if len(labels) > 0 {
+		content["metadata"] = map[string]any{"labels": labels}
+	}
 	return json.Marshal(content)
 }
 

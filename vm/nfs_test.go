@@ -62,62 +62,51 @@ spec: {storageClassName: "", volumeName: share, accessModes: [ReadWriteMany], re
 // TestNFS runs Pods that share a directory of a real NFS server: in the Pod and by a claim, read-only, over a restart of the node's process,
 // and while the server does not answer. That harms no other Pod, and those that wait for it start when it answers again.
 func TestNFS(t *testing.T) {
-	m := startNFSCluster(t)
-	berth := func(command string) string { t.Helper(); return output(t, m, clusterBerth+command) }
-	apply := func(manifest string) {
-		t.Helper()
-		untilCluster(t, m, "kubectl apply -f - <<'END'\n"+manifest+"\nEND\n")
-	}
-	inPod := func(pod, script string) string {
-		t.Helper()
-		return berth("kubectl exec " + pod + " -- /busybox sh -c " + quote(script))
-	}
-	ready := func(pods string) { t.Helper(); untilCluster(t, m, "kubectl wait --for=condition=Ready --timeout=5s "+pods) }
-
-	apply(nfsClaim + nfsPod("inline", nfsInline) + nfsPod("claim", `persistentVolumeClaim: {claimName: share}`) +
+	n := startNFSCluster(t)
+	n.apply(t, nfsClaim+nfsPod("inline", nfsInline)+nfsPod("claim", `persistentVolumeClaim: {claimName: share}`)+
 		nfsPod("reader", `persistentVolumeClaim: {claimName: share, readOnly: true}`))
-	ready("pod/inline pod/claim pod/reader")
-	inPod("inline", "echo one > /share/file && /busybox sync /share/file")
-	require.Equal(t, "one", output(t, m, "cat /srv/share/file"))
-	require.Equal(t, "one", inPod("claim", "/busybox cat /share/file"))
-	require.Equal(t, "refused", inPod("reader", "echo two 2>/dev/null > /share/file || echo refused"))
-	require.Contains(t, output(t, m, shareMounts+"| grep pv"), "noatime", "the volume's mount options")
+	n.ready(t, "pod/inline pod/claim pod/reader")
+	n.inPod(t, "inline", "echo one > /share/file && /busybox sync /share/file")
+	require.Equal(t, "one", output(t, n.Machine, "cat /srv/share/file"))
+	require.Equal(t, "one", n.inPod(t, "claim", "/busybox cat /share/file"))
+	require.Equal(t, "refused", n.inPod(t, "reader", "echo two 2>/dev/null > /share/file || echo refused"))
+	require.Contains(t, output(t, n.Machine, shareMounts), "noatime", "the volume's mount options")
 
 	t.Run("the node's process restarts", func(t *testing.T) {
-		output(t, m, "pkill -KILL -f 'berth node-process'")
-		untilCluster(t, m, "kubectl exec claim -- /busybox cat /share/file")
-		berth("kubectl delete pod reader --timeout=5m")
-		require.Equal(t, "0 0", berth("kubectl get pod inline claim -o jsonpath='{.items[*].status.containerStatuses[0].restartCount}'"))
-		waitFor(t, m, 300, "[ $(grep -c ' nfs4 ' /proc/mounts) = 2 ]")
+		output(t, n.Machine, "pkill -KILL -f 'berth node-process'")
+		untilCluster(t, n.Machine, "kubectl exec claim -- /busybox cat /share/file")
+		n.berth(t, "kubectl delete pod reader --timeout=5m")
+		require.Equal(t, "0 0", n.berth(t, "kubectl get pod inline claim -o jsonpath='{.items[*].status.containerStatuses[0].restartCount}'"))
+		waitFor(t, n.Machine, 300, "[ $(grep -c ' nfs4 ' /proc/mounts) = 2 ]")
 	})
 	t.Run("the server does not answer", func(t *testing.T) {
-		output(t, m, stopNFS)
-		apply(nfsPod("late", nfsInline) + nfsPod("other", "emptyDir: {}"))
-		ready("pod/other")
-		berth("kubectl get --raw /api/v1/nodes/node/proxy/stats/summary >/dev/null")
-		berth("kubectl delete pod other --timeout=5m")
-		waitFor(t, m, 600, clusterBerth+"explain pod late | grep -F 127.0.0.1:/srv/share")
-		t.Log(berth("explain pod late"))
-		berth("kubectl delete pod inline --timeout=5m")
-		output(t, m, restartNFS)
-		ready("pod/late")
-		require.Equal(t, "one", inPod("late", "/busybox cat /share/file"))
-		require.Equal(t, "one", inPod("claim", "/busybox cat /share/file"))
+		output(t, n.Machine, stopNFS)
+		n.apply(t, nfsPod("late", nfsInline)+nfsPod("other", "emptyDir: {}"))
+		n.ready(t, "pod/other")
+		n.berth(t, "kubectl get --raw /api/v1/nodes/node/proxy/stats/summary >/dev/null")
+		n.berth(t, "kubectl delete pod other --timeout=5m")
+		waitFor(t, n.Machine, 600, clusterBerth+"explain pod late | grep -F 127.0.0.1:/srv/share")
+		t.Log(n.berth(t, "explain pod late"))
+		n.berth(t, "kubectl delete pod inline --timeout=5m")
+		output(t, n.Machine, restartNFS)
+		n.ready(t, "pod/late")
+		require.Equal(t, "one", n.inPod(t, "late", "/busybox cat /share/file"))
+		require.Equal(t, "one", n.inPod(t, "claim", "/busybox cat /share/file"))
 	})
 	t.Run("the cluster restarts without the server", func(t *testing.T) {
-		output(t, m, stopNFS)
-		t.Log(output(t, m, "time systemctl restart berth"))
-		untilCluster(t, m, "kubectl exec claim -- /busybox true")
-		output(t, m, restartNFS)
-		waitFor(t, m, 300, clusterBerth+"kubectl exec claim -- /busybox grep one /share/file")
+		output(t, n.Machine, stopNFS)
+		output(t, n.Machine, "systemctl restart berth")
+		untilCluster(t, n.Machine, "kubectl exec claim -- /busybox true")
+		output(t, n.Machine, restartNFS)
+		waitFor(t, n.Machine, 300, clusterBerth+"kubectl exec claim -- /busybox grep one /share/file")
 	})
-	berth("kubectl delete pod --all --timeout=5m")
-	waitFor(t, m, 300, "! grep ' nfs4 ' /proc/mounts")
-	require.Equal(t, "one", output(t, m, "cat /srv/share/file"), "the share keeps its files")
+	n.berth(t, "kubectl delete pod --all --timeout=5m")
+	waitFor(t, n.Machine, 300, "! grep ' nfs4 ' /proc/mounts")
+	require.Equal(t, "one", output(t, n.Machine, "cat /srv/share/file"), "the share keeps its files")
 }
 
 // startNFSCluster boots a machine that has an NFS server and a cluster.
-func startNFSCluster(t *testing.T) *Machine {
+func startNFSCluster(t *testing.T) nfsCluster {
 	t.Helper()
 	share := t.TempDir()
 	copyClusterPrograms(t, share, "berth")
@@ -131,5 +120,29 @@ func startNFSCluster(t *testing.T) *Machine {
 	})
 	output(t, m, nfsServer)
 	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar")
-	return m
+	return nfsCluster{m}
+}
+
+// nfsCluster is a machine with a cluster.
+type nfsCluster struct{ *Machine }
+
+func (n nfsCluster) berth(t *testing.T, command string) string {
+	t.Helper()
+	return output(t, n.Machine, clusterBerth+command)
+}
+
+// apply creates objects once the cluster can.
+func (n nfsCluster) apply(t *testing.T, manifest string) {
+	t.Helper()
+	untilCluster(t, n.Machine, "kubectl apply -f - <<'END'\n"+manifest+"\nEND\n")
+}
+
+func (n nfsCluster) inPod(t *testing.T, pod, script string) string {
+	t.Helper()
+	return n.berth(t, "kubectl exec "+pod+" -- /busybox sh -c "+quote(script))
+}
+
+func (n nfsCluster) ready(t *testing.T, pods string) {
+	t.Helper()
+	untilCluster(t, n.Machine, "kubectl wait --for=condition=Ready --timeout=5s "+pods)
 }

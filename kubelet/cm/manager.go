@@ -257,16 +257,56 @@ func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 }
 
 // RemoveContainer kills all processes in the cgroup of a container of the Pod, or of its sandbox, and removes it, for one that the
-// runtime has removed: a runtime that was killed while it created a container may know nothing of its cgroup. systemd removes empty
-// cgroups of its own. A container without a cgroup is not an error.
+// runtime has removed or lost: a runtime that was killed while it created a container may know nothing of its cgroup. systemd removes
+// cgroups of its own when they are empty. A container without a cgroup is not an error.
 func (m *Manager) RemoveContainer(ctx context.Context, pod *corev1.Pod, id string) error {
-	if m.Driver() == DriverSystemd {
+	if m.Driver() != DriverSystemd {
+		if err := m.remove(ctx, m.podCgroup(pod).child(id)); err != nil {
+			return fmt.Errorf("remove cgroup of container %s: %w", id, err)
+		}
 		return nil
 	}
-	if err := m.remove(ctx, m.podCgroup(pod).child(id)); err != nil {
-		return fmt.Errorf("remove cgroup of container %s: %w", id, err)
+	hierarchies, err := m.mountedHierarchies()
+	if err != nil {
+		return err
+	}
+	var dirs []string
+	for _, h := range hierarchies {
+		for _, name := range ContainerCgroups(id) {
+			if dir := filepath.Join(h.Dir, m.CgroupParent(pod), name); cgroupslib.PathExists(dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	if err := killAll(ctx, dirs); err != nil {
+		return fmt.Errorf("end the processes of container %s: %w", id, err)
 	}
 	return nil
+}
+
+// Containers returns the IDs of the containers and sandboxes that have a cgroup below the Pod's, in any order. A Pod without a cgroup has none.
+func (m *Manager) Containers(pod *corev1.Pod) ([]string, error) {
+	hierarchies, err := m.mountedHierarchies()
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hierarchies {
+		entries, err := os.ReadDir(filepath.Join(h.Dir, m.CgroupParent(pod)))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list cgroups of Pod %q: %w", pod.UID, err)
+		}
+		var ids []string
+		for _, entry := range entries {
+			if id, ok := containerID(entry.Name()); ok && entry.IsDir() {
+				ids = append(ids, id)
+			}
+		}
+		return ids, nil // a runtime gives a container a cgroup in every hierarchy
+	}
+	return nil, nil
 }
 
 // RemoveRoot kills all processes in any Pod's cgroup and removes all cgroups, with CgroupRoot unless it has other

@@ -3,6 +3,7 @@ package cm
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -102,6 +103,16 @@ func (m *Manager) podCgroup(pod *corev1.Pod) cgroupName {
 // CRI-O make of it for systemd.
 func ContainerCgroups(id string) []string {
 	return []string{id, "cri-containerd-" + id + ".scope", "crio-" + id + ".scope"}
+}
+
+// idPattern matches the IDs that containerd and CRI-O give to containers.
+var idPattern = regexp.MustCompile("^[0-9a-f]{64}$")
+
+// containerID parses a container's ID from the name of its cgroup, one of ContainerCgroups.
+func containerID(name string) (id string, ok bool) {
+	id = strings.TrimSuffix(name, ".scope")
+	id = strings.TrimPrefix(strings.TrimPrefix(id, "cri-containerd-"), "crio-")
+	return id, idPattern.MatchString(id)
 }
 
 // podUID parses the Pod's UID from the last element of its cgroup's path.

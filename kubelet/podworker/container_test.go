@@ -133,3 +133,21 @@ func TestRestartAllContainersCondition(t *testing.T) {
 		require.NotEqual(t, corev1.AllContainersRestarting, c.Type, "it says nothing of Pods that cannot do so")
 	}
 }
+
+// The runtime has forgotten an instance of a container, whose processes run, perhaps: its cgroup says so. They end before the next instance is
+// made, and only they.
+func TestInstancesThatTheRuntimeHasLostEndBeforeTheNextStarts(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a")
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
+	require.Empty(t, f.builder.removed())
+	id := strings.TrimPrefix(s.ContainerStatuses[0].ContainerID, "containerd://")
+	f.builder.mu.Lock()
+	f.builder.cgroups = []string{id, "lost"}
+	f.builder.mu.Unlock()
+	f.runtime.Exit("main", 1)
+	f.waitStatus(p.UID, "runs again", func(s corev1.PodStatus) bool { return running(s) && s.ContainerStatuses[0].RestartCount == 1 })
+	require.Contains(t, f.builder.removed(), "a lost")
+	require.NotContains(t, f.builder.removed(), "a "+id)
+}

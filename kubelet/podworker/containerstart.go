@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
@@ -32,6 +34,8 @@ type containerStart struct {
 	request ContainerRequest
 	// cpus are those that the container was created with; empty for all.
 	cpus string
+	// known are the IDs of the containers and sandboxes that the runtime had when the start was decided.
+	known map[string]bool
 	// remove are earlier instances to be removed first.
 	remove []*container.ContainerStatus
 	// started reports at once that the container runs, whatever its postStart hook still does.
@@ -62,6 +66,9 @@ func (s *containerStart) createAndStart(ctx context.Context) (id string, err err
 			return "", newStartError("CreateContainerError", err)
 		}
 	}
+	if err := s.endLost(ctx); err != nil {
+		return "", newStartError("CreateContainerError", err)
+	}
 	create, err := s.createRequest(ctx)
 	if err != nil {
 		return "", newStartError("CreateContainerConfigError", err)
@@ -82,6 +89,52 @@ func (s *containerStart) createAndStart(ctx context.Context) (id string, err err
 		return "", newStartError("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
 	}
 	return resp.ContainerId, nil
+}
+
+// endLost ends the containers of the Pod that run and that the runtime has lost, so that no two instances of a container run at a time:
+// containerd forgets one that it cannot write the status of when it starts, as on a full disk. Only a restart can meet such an instance.
+func (s *containerStart) endLost(ctx context.Context) error {
+	if s.start.Attempt == 0 {
+		return nil
+	}
+	ids, err := s.actions.deps.Builder.Cgroups(s.pod) // before the runtime is read, which has a container before its cgroup exists
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(ids, func(id string) bool { return !s.known[id] }) {
+		return nil
+	}
+	now, err := s.actions.deps.Reader.Read(ctx, s.pod.UID)
+	if err != nil {
+		return fmt.Errorf("list the containers of the runtime: %w", err)
+	}
+	known := knownIDs(now)
+	for _, id := range ids {
+		if s.known[id] || known[id] {
+			continue
+		}
+		s.actions.deps.Logger.Warn("the container runtime has lost a container that may run; ending its processes",
+			"pod", podutil.Name(s.pod), "container", id)
+		if err := s.actions.deps.Builder.RemoveCgroup(uncancelled(ctx), s.pod, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownIDs returns the IDs of all containers and sandboxes that the runtime has of a Pod; nil has none.
+func knownIDs(held *container.PodStatus) map[string]bool {
+	known := map[string]bool{}
+	if held == nil {
+		return known
+	}
+	for _, c := range held.Containers {
+		known[c.ID] = true
+	}
+	for _, box := range held.Sandboxes {
+		known[box.Id] = true
+	}
+	return known
 }
 
 // countImageVolumes records whether the runtime has mounted the container's image volumes, by the result of its creation.

@@ -156,7 +156,10 @@ type Builder interface {
 	LastAttempt(pod *corev1.Pod, name string) (uint32, bool)
 	// TerminationMessage returns the message of an ended container, by its termination message policy.
 	TerminationMessage(ctx context.Context, c *container.ContainerStatus) string
-	// RemoveCgroup removes what may be left of the cgroup of a removed container or sandbox of the Pod.
+	// Cgroups returns the IDs of the containers and sandboxes of the Pod that have a cgroup.
+	Cgroups(pod *corev1.Pod) ([]string, error)
+	// RemoveCgroup ends the processes of a container or sandbox of the Pod that the runtime has removed or lost, and removes what may be left
+	// of its cgroup.
 	RemoveCgroup(ctx context.Context, pod *corev1.Pod, id string) error
 	// RemoveTerminationLog removes the file of a removed container's termination message.
 	RemoveTerminationLog(c *container.ContainerStatus) error

@@ -282,6 +282,8 @@ type builder struct {
 	placed []string
 	// removedCgroups are the calls of RemoveCgroup: the name of the Pod and the id.
 	removedCgroups []string
+	// cgroups are the IDs of containers that have cgroups.
+	cgroups []string
 }
 
 func (b *builder) PrepareResources(context.Context, *corev1.Pod) error {
@@ -427,6 +429,12 @@ func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) 
 
 func (*builder) RemoveTerminationLog(*container.ContainerStatus) error { return nil }
 
+func (b *builder) Cgroups(*corev1.Pod) ([]string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.cgroups), nil
+}
+
 func (b *builder) RemoveCgroup(_ context.Context, pod *corev1.Pod, id string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -480,4 +488,11 @@ func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, ar
 
 func (r *recorder) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
 	r.Eventf(object, kind, reason, format, args...)
+}
+
+// removed returns the calls of RemoveCgroup.
+func (b *builder) removed() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.removedCgroups)
 }

@@ -183,6 +183,9 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 			Pod: w.pod, Start: s, Image: image, ImageVolumes: volumes, PodIPs: w.podIPs(),
 		},
 	}
+	if s.Attempt > 0 {
+		launch.known = knownIDs(w.runtime)
+	}
 	if w.sandboxConfigID == sandboxID {
 		launch.sandbox = w.sandboxConfig
 	}

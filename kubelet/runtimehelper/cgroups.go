@@ -6,6 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// Cgroups implements podworker.Builder.
+func (h *Helper) Cgroups(pod *corev1.Pod) ([]string, error) { return h.deps.Cgroups.Containers(pod) }
+
 // RemoveCgroup implements podworker.Builder.
 func (h *Helper) RemoveCgroup(ctx context.Context, pod *corev1.Pod, id string) error {
 	return h.deps.Cgroups.RemoveContainer(ctx, pod, id)

@@ -145,6 +145,7 @@ func (s *soak) run() {
 		}
 	}
 	s.requireGone()
+	s.restartContainerd()
 	s.requireFootprint(before)
 	s.stop()
 	require.Empty(s.t, s.leftovers())
@@ -152,6 +153,21 @@ func (s *soak) run() {
 	require.NoError(s.t, err)
 	require.Empty(s.t, devices, "loop devices")
 	require.NoError(s.t, syscall.Unmount(s.disk, 0), "nothing uses the file system of the cluster")
+}
+
+// restartContainerd has containerd start once more with space on its disk: until then it has the descriptors of containers that it lost when it
+// started without.
+func (s *soak) restartContainerd() {
+	s.t.Helper()
+	file := filepath.Join(s.runDir(), "containerd.pid")
+	before := pidfile.Running(pidfile.Proc, file)
+	require.NotZero(s.t, before)
+	require.NoError(s.t, syscall.Kill(before, syscall.SIGKILL))
+	require.True(s.t, s.waitLong(func() bool {
+		pid := pidfile.Running(pidfile.Proc, file)
+		return pid != 0 && pid != before
+	}), "containerd does not start again")
+	s.requireOrder("after the last start of containerd")
 }
 
 // soakClass is the class of the writers' disks, whose blocks are allocated at once: those of a full file system that are not cannot be written.

@@ -1,7 +1,10 @@
 package cm
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -18,6 +21,26 @@ type Dirs struct {
 	// Group is the cgroup's path from the root of the hierarchy that counts memory, empty without one.
 	Group   string
 	Unified bool
+}
+
+// Containers returns the IDs of the containers and sandboxes that have a cgroup below a Pod's, whose directories d has, in any order: a runtime
+// gives a container one in every hierarchy. A Pod without a cgroup has none.
+func (d Dirs) Containers() ([]string, error) {
+	dir := cmp.Or(d.Memory, d.CPU)
+	if dir == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list the cgroups of containers: %w", err)
+	}
+	var ids []string
+	for _, entry := range entries {
+		if id, ok := containerID(entry.Name()); ok && entry.IsDir() {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // PodsDirs returns those of the cgroup of all Pods.

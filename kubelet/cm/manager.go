@@ -284,31 +284,6 @@ func (m *Manager) RemoveContainer(ctx context.Context, pod *corev1.Pod, id strin
 	return nil
 }
 
-// Containers returns the IDs of the containers and sandboxes that have a cgroup below the Pod's, in any order. A Pod without a cgroup has none.
-func (m *Manager) Containers(pod *corev1.Pod) ([]string, error) {
-	hierarchies, err := m.mountedHierarchies()
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range hierarchies {
-		entries, err := os.ReadDir(filepath.Join(h.Dir, m.CgroupParent(pod)))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list cgroups of Pod %q: %w", pod.UID, err)
-		}
-		var ids []string
-		for _, entry := range entries {
-			if id, ok := containerID(entry.Name()); ok && entry.IsDir() {
-				ids = append(ids, id)
-			}
-		}
-		return ids, nil // a runtime gives a container a cgroup in every hierarchy
-	}
-	return nil, nil
-}
-
 // RemoveRoot kills all processes in any Pod's cgroup and removes all cgroups, with CgroupRoot unless it has other
 // children. It is called when the node is removed.
 func (m *Manager) RemoveRoot(ctx context.Context) error {

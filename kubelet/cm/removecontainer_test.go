@@ -84,15 +84,17 @@ func TestContainersAreThoseWithCgroups(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	for _, driver := range []Driver{DriverCgroupfs, DriverSystemd} {
 		t.Run(string(driver), func(t *testing.T) {
-			m, err := New(Deps{}, Config{Hierarchies: []Hierarchy{{Dir: filepath.Join(dir, "absent")}, {Dir: dir, Controllers: []string{"cpu"}}}, Driver: driver})
+			m, err := New(Deps{}, Config{Hierarchies: []Hierarchy{{Dir: dir, Controllers: []string{"memory"}}}, Driver: driver})
 			require.NoError(t, err)
 			pod := podOf("u-1", corev1.ResourceRequirements{})
-			found, err := m.Containers(pod)
+			dirs, err := m.PodDirs(pod)
+			require.NoError(t, err)
+			found, err := dirs.Containers()
 			require.NoError(t, err)
 			require.Empty(t, found, "the Pod has no cgroup")
 			for i, name := range append(ContainerCgroups(id), "crio-conmon-"+id+".scope", "init", id[:12]) {
 				require.NoError(t, os.MkdirAll(filepath.Join(dir, m.CgroupParent(pod), name), 0o755))
-				found, err := m.Containers(pod)
+				found, err := dirs.Containers()
 				require.NoError(t, err)
 				require.Len(t, found, min(i+1, len(ContainerCgroups(id))))
 				require.Equal(t, id, found[0])

@@ -7,7 +7,13 @@ import (
 )
 
 // Cgroups implements podworker.Builder.
-func (h *Helper) Cgroups(pod *corev1.Pod) ([]string, error) { return h.deps.Cgroups.Containers(pod) }
+func (h *Helper) Cgroups(pod *corev1.Pod) ([]string, error) {
+	dirs, err := h.deps.Cgroups.PodDirs(pod)
+	if err != nil {
+		return nil, err
+	}
+	return dirs.Containers()
+}
 
 // RemoveCgroup implements podworker.Builder.
 func (h *Helper) RemoveCgroup(ctx context.Context, pod *corev1.Pod, id string) error {

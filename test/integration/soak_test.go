@@ -144,8 +144,8 @@ func (s *soak) run() {
 			s.requireOrder(fmt.Sprintf("after fault %d, %s", s.progress.Faults, kind))
 		}
 	}
-	s.requireGone()
 	s.restartContainerd()
+	s.requireGone()
 	s.requireFootprint(before)
 	s.stop()
 	require.Empty(s.t, s.leftovers())

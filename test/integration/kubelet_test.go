@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,7 +149,10 @@ func TestStaticPodsDoNotWaitForTheCertificate(t *testing.T) {
 		}
 	}
 	k.node.nodeReady(client)
-	require.FileExists(t, kubeconfig)
+	require.NoError(t, c.poll(func(context.Context) bool { // it is written beside the first uses of the certificate
+		_, err := os.Stat(kubeconfig)
+		return err == nil
+	}), "there is no kubeconfig")
 	c.waitPod("name=web", "ready", isReady) // the mirror Pod
 	require.NoError(t, os.Remove(k.path("manifests/web.json")))
 }

@@ -328,8 +328,8 @@ func (f nodeFlags) wantsProxy(info join.Info) bool {
 	return f.join.proxy == proxyAlways || f.join.proxy == proxyAuto && info.Proxy
 }
 
-// memberKubelet returns the function that runs the kubelet, which serves metrics beside its own. Pods ask the Service of the cluster's DNS, or its server where no
-// kube-proxy forwards to it.
+// memberKubelet returns the function that runs the kubelet, which serves metrics beside its own. Pods ask the Service of the
+// cluster's DNS, or its server where no kube-proxy forwards to it.
 func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses daemon.AddressRule, metrics prometheus.Collector) (func(context.Context, up.KubeletParts) error, error) {
 	if len(f.dns) == 0 && info.DNSService.IsValid() {
 		f.dns = []string{info.DNSServer.String()}

@@ -19,8 +19,9 @@ import (
 // tempMark is part of the name of every file that is still being written.
 const tempMark = ".berth-tmp-"
 
-// Write replaces the file durably: once it returns, the new content outlives a crash of the machine. The directory must
-// exist. A directory at path is set aside, which is logged. A crash during Write may leave a temporary file in the directory, which Clean removes.
+// Write replaces the file durably: once it returns, the new content outlives a crash of the machine. The directory must exist. A
+// directory at path is set aside, which is logged. A crash during Write may leave a temporary file in the directory, which Clean
+// removes.
 func Write(path string, data []byte, perm fs.FileMode) error {
 	if err := write(path, data, perm, (*os.File).Sync); err != nil {
 		return err

@@ -4,9 +4,7 @@ package local
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -109,53 +107,13 @@ func checkNode(req volume.Request) error {
 // bind bind-mounts the opened directory on req.Dir, unless it is mounted there already.
 func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
 	matches := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
-	return mountOnce(ctx, p.mounter, req, matches, func() error {
+	return mounts.MountOnce(ctx, p.mounter, req.Dir, req.ReadOnly, matches, func() error {
 		options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
 		if req.ReadOnly {
 			options = append(options, "ro")
 		}
 		return p.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), req.Dir, "", options)
 	})
-}
-
-// mountOnce calls mount for req.Dir, unless the volume is mounted there already, which matches decides by the root of
-// the mount. Another mount, or one with another access mode, is unmounted first. A failed mount leaves nothing.
-func mountOnce(
-	ctx context.Context, mounter mounts.Mounter, req volume.Request, matches func(*unix.Stat_t) bool, mount func() error,
-) error {
-	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
-		return err
-	}
-	mounted, err := mounter.IsMountPoint(req.Dir)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		fits, err := isMountedAs(req.Dir, req.ReadOnly, matches)
-		if err != nil || fits {
-			return err
-		}
-		if err := mounts.UnmountPoint(ctx, mounter, req.Dir); err != nil {
-			return err
-		}
-	}
-	if err := mount(); err != nil {
-		return errors.Join(err, mounts.UnmountAndRemoveDir(context.WithoutCancel(ctx), mounter, req.Dir))
-	}
-	return nil
-}
-
-// isMountedAs reports whether dir shows what matches expects, with the same access mode.
-func isMountedAs(dir string, readOnly bool, matches func(*unix.Stat_t) bool) (bool, error) {
-	var have unix.Stat_t
-	if err := unix.Stat(dir, &have); err != nil {
-		return false, err
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return false, err
-	}
-	return matches(&have) && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
 }
 
 // TearDown implements volume.Plugin. The data is kept: the directory is unmounted and removed only if it is empty.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach/cache"
 	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/attachdetach/iscsi"
 	"github.com/berth-dev/berth/attachdetach/metrics"
 	"github.com/berth-dev/berth/attachdetach/reconciler"
 	"github.com/berth-dev/berth/attachdetach/statusupdater"
@@ -120,7 +121,7 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 		return nil, err
 	}
 	plugins := append(operationexecutor.Plugins{}, c.deps.Plugins...)
-	plugins = append(plugins, plugin)
+	plugins = append(plugins, plugin, iscsi.Plugin{})
 	desired := cache.NewDesiredStateOfWorld(plugins)
 	actual, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins, Clock: c.deps.Clock, Logger: c.deps.Logger})
 	if err != nil {

@@ -78,7 +78,7 @@ func (c Config) writeDeb(w io.Writer, all []file) error {
 			}
 			info.Depends, err = libraries.debDepends()
 			info.Recommends = []string{"ca-certificates", "conntrack", "dbus", "xfsprogs"}
-			info.Suggests = []string{"nfs-common"}
+			info.Suggests = []string{"multipath-tools", "nfs-common", "open-iscsi"}
 			info.Deb.Compression = "zstd"
 			return err
 		})

@@ -3,16 +3,10 @@
 package vm
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// nfsImage is the image of the Pods of TestNFS.
-const nfsImage = "berth.dev/busybox:nfs"
 
 // nfsServer starts the kernel's NFS server, version 4 alone, with short times for clients to reclaim what they have had.
 const nfsServer = `set -e
@@ -28,21 +22,6 @@ const (
 	// shareMounts prints where the share is mounted.
 	shareMounts = "grep ' nfs4 ' /proc/mounts || true"
 )
-
-// nfsPod is the manifest of a Pod that has a volume at /share.
-func nfsPod(name, volume string) string {
-	return `
----
-apiVersion: v1
-kind: Pod
-metadata: {name: ` + name + `}
-spec:
-  terminationGracePeriodSeconds: 1
-  volumes: [{name: share, ` + volume + `}]
-  containers:
-  - {name: main, image: "` + nfsImage + `", imagePullPolicy: Never, command: [/busybox, sleep, "1000000"], volumeMounts: [{name: share, mountPath: /share}]}
-`
-}
 
 const (
 	nfsInline = `nfs: {server: 127.0.0.1, path: /srv/share}`
@@ -63,8 +42,8 @@ spec: {storageClassName: "", volumeName: share, accessModes: [ReadWriteMany], re
 // and while the server does not answer. That harms no other Pod, and those that wait for it start when it answers again.
 func TestNFS(t *testing.T) {
 	n := startNFSCluster(t)
-	n.apply(t, nfsClaim+nfsPod("inline", nfsInline)+nfsPod("claim", `persistentVolumeClaim: {claimName: share}`)+
-		nfsPod("reader", `persistentVolumeClaim: {claimName: share, readOnly: true}`))
+	n.apply(t, nfsClaim+volumePod("inline", nfsInline)+volumePod("claim", `persistentVolumeClaim: {claimName: share}`)+
+		volumePod("reader", `persistentVolumeClaim: {claimName: share, readOnly: true}`))
 	n.ready(t, "pod/inline pod/claim pod/reader")
 	n.inPod(t, "inline", "echo one > /share/file && /busybox sync /share/file")
 	require.Equal(t, "one", output(t, n.Machine, "cat /srv/share/file"))
@@ -81,7 +60,7 @@ func TestNFS(t *testing.T) {
 	})
 	t.Run("the server does not answer", func(t *testing.T) {
 		output(t, n.Machine, stopNFS)
-		n.apply(t, nfsPod("late", nfsInline)+nfsPod("other", "emptyDir: {}"))
+		n.apply(t, volumePod("late", nfsInline)+volumePod("other", "emptyDir: {}"))
 		n.ready(t, "pod/other")
 		n.berth(t, "kubectl get --raw /api/v1/nodes/node/proxy/stats/summary >/dev/null")
 		n.berth(t, "kubectl delete pod other --timeout=5m")
@@ -106,43 +85,9 @@ func TestNFS(t *testing.T) {
 }
 
 // startNFSCluster boots a machine that has an NFS server and a cluster.
-func startNFSCluster(t *testing.T) nfsCluster {
+func startNFSCluster(t *testing.T) podCluster {
 	t.Helper()
-	share := t.TempDir()
-	copyClusterPrograms(t, share, "berth")
-	require.NoError(t, os.WriteFile(filepath.Join(share, "busybox.tar"), programArchive(t, "/bin/busybox", nfsImage), 0o600))
-	m := startCluster(t, share, 3072)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(m.Output(context.WithoutCancel(t.Context()), clusterBerth+"kubectl get pods -o wide; "+shareMounts+
-				"; journalctl --no-pager -b -u berth -n 80; dmesg | tail -n 20"))
-		}
-	})
-	output(t, m, nfsServer)
-	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar")
-	return nfsCluster{m}
-}
-
-// nfsCluster is a machine with a cluster.
-type nfsCluster struct{ *Machine }
-
-func (n nfsCluster) berth(t *testing.T, command string) string {
-	t.Helper()
-	return output(t, n.Machine, clusterBerth+command)
-}
-
-// apply creates objects once the cluster can.
-func (n nfsCluster) apply(t *testing.T, manifest string) {
-	t.Helper()
-	untilCluster(t, n.Machine, "kubectl apply -f - <<'END'\n"+manifest+"\nEND\n")
-}
-
-func (n nfsCluster) inPod(t *testing.T, pod, script string) string {
-	t.Helper()
-	return n.berth(t, "kubectl exec "+pod+" -- /busybox sh -c "+quote(script))
-}
-
-func (n nfsCluster) ready(t *testing.T, pods string) {
-	t.Helper()
-	untilCluster(t, n.Machine, "kubectl wait --for=condition=Ready --timeout=5s "+pods)
+	c := startPodCluster(t, shareMounts)
+	output(t, c.Machine, nfsServer)
+	return c
 }

@@ -259,6 +259,8 @@ type StageRequest struct {
 	// DeviceName is the volume's unique name.
 	DeviceName string
 	Spec       Spec
+	// PodNamespace is that of the first Pod that uses the volume, where the Secrets of a Pod's own volume are.
+	PodNamespace string
 	// DevicePath is the path in node.status.volumesAttached. It may be empty.
 	DevicePath string
 	// FSGroup is that of the first Pod that uses the volume.

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-dev/berth/internal/contain"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/csi"
+	"github.com/berth-dev/berth/volume/iscsi"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/plugins"
 )
@@ -111,6 +113,15 @@ func (s *storageComponents) newRegistry(base *base, allocatable func() corev1.Re
 	deps := plugins.Deps{
 		Objects: s.objects, Tokens: s.tokens, Mounter: base.deps.Mounter, NodeAllocatable: allocatable, CSI: s.csi,
 		Others: base.deps.VolumePlugins, ProjectQuotas: !base.config.Pods.NoProjectQuotas,
+	}
+	var err error
+	if deps.ISCSI, err = iscsi.New(iscsi.Deps{
+		Secret: func(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+			return base.deps.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		Mounter: base.deps.Mounter, Clock: base.deps.Clock, Logger: base.logger("iscsi"),
+	}, iscsi.Config{RootDir: base.config.RootDir, Standalone: base.deps.standalone}); err != nil {
+		return nil, err
 	}
 	if !base.deps.standalone {
 		deps.TrustBundles, deps.Certificates = s.bundles, s.certificates

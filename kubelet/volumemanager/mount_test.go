@@ -144,7 +144,7 @@ func TestUnmountEndsAMountThatWaits(t *testing.T) {
 func TestUnsupportedVolumesAreNamed(t *testing.T) {
 	f := newFixture(t)
 	for field, p := range map[string]*corev1.Pod{
-		"spec.volumes[v].iscsi":           pod("a", vol("v", corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}})),
+		"spec.volumes[v].rbd":             pod("a", vol("v", corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{}})),
 		"spec.volumes[v].fc":              pod("b", vol("v", corev1.VolumeSource{FC: &corev1.FCVolumeSource{}})),
 		"spec.volumes[v].emptyDir.medium": pod("c", vol("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}})),
 	} {

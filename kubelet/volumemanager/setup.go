@@ -95,7 +95,7 @@ func (m *Manager) attachAndSetUp(ctx context.Context, plugin volume.Plugin, requ
 	}
 	stageAndSetUp := func(ctx context.Context) error {
 		if err := m.devices.Stage(ctx, device.Name, volume.StageRequest{
-			DeviceName: device.Name, Spec: request.Spec, DevicePath: path, FSGroup: request.FSGroup,
+			DeviceName: device.Name, Spec: request.Spec, PodNamespace: request.Pod.Namespace, DevicePath: path, FSGroup: request.FSGroup,
 			SELinuxLabel: request.SELinuxLabel,
 		}); err != nil {
 			return err

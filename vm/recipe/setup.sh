@@ -41,7 +41,9 @@ UNIT
 for unit in systemd-networkd systemd-network-generator vm-ready; do chroot "$root" systemctl -q enable "$unit.service"; done
 chroot "$root" systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer \
     e2scrub_all.timer e2scrub_reap.service man-db.timer getty@tty1.service nfs-client.target rpcbind.service rpcbind.socket \
-    nfs-server.service nfsdcld.service
+    nfs-server.service nfsdcld.service open-iscsi.service
+# Started by the tests that need it: it takes disks for itself.
+chroot "$root" systemctl -q disable multipathd.service multipathd.socket
 chroot "$root" systemctl -q set-default multi-user.target
 
 # A small initial RAM disk boots faster.

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/emptydir"
 	"github.com/berth-dev/berth/volume/hostpath"
+	"github.com/berth-dev/berth/volume/iscsi"
 	"github.com/berth-dev/berth/volume/local"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/nfs"
@@ -30,6 +31,8 @@ type Deps struct {
 	NodeAllocatable func() corev1.ResourceList
 	// ProjectQuotas is that of emptydir.Deps.
 	ProjectQuotas bool
+	// ISCSI is the plugin for iSCSI disks. If it is nil, they are not supported.
+	ISCSI *iscsi.Plugin
 	// CSI is the plugin for CSI drivers. If it is nil, CSI volumes are not supported.
 	CSI *csi.Plugin
 	// Others are plugins of the caller. A volume that one of them supports is theirs, and one with the name of a plugin of
@@ -57,6 +60,9 @@ func New(deps Deps) (*volume.Registry, error) {
 	}
 	for _, plugin := range fromObjects {
 		own = append(own, plugin)
+	}
+	if deps.ISCSI != nil {
+		own = append(own, deps.ISCSI)
 	}
 	if deps.CSI != nil {
 		own = append(own, deps.CSI)

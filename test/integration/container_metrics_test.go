@@ -125,3 +125,31 @@ func TestContainerMetrics(t *testing.T) {
 	require.Zero(t, one("machine_scrape_error", nil))
 	require.Contains(t, all, "cadvisor_version_info")
 }
+
+// TestContainerMetricsOfTheRuntime scrapes the same page where the feature gate PodAndContainerStatsFromCRI is on, and reads /stats/summary.
+func TestContainerMetricsOfTheRuntime(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.up("--unsafe-no-fsync", "--feature-gates", "PodAndContainerStatsFromCRI=true")
+	importShell(t, c)
+	c.apply(podManifest("measured", shell(sleepScript, ""), ""))
+	c.waitPod("name=measured", "ready", isReady)
+	main := map[string]string{"namespace": "default", "pod": "measured", "container": "main"}
+	require.NoError(t, retryUntil(t.Context(), func() error {
+		all := scrapeNode(t, c, "cadvisor")
+		for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_processes"} {
+			if values := all.find(name, main); len(values) != 1 || values[0] <= 0 {
+				return fmt.Errorf("the runtime has %v for %s, want one above 0", values, name)
+			}
+		}
+		if len(all.find("container_network_receive_bytes_total", map[string]string{"pod": "measured"})) == 0 {
+			return errors.New("the Pod's network is not measured")
+		}
+		return nil
+	}, nil))
+	var summary statsapi.Summary
+	page := c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/stats/summary")
+	require.NoError(t, json.Unmarshal([]byte(page), &summary))
+	require.Len(t, summary.Pods, 1)
+	require.Positive(t, *summary.Pods[0].Memory.WorkingSetBytes)
+}

@@ -105,7 +105,8 @@ func TestISCSI(t *testing.T) {
 	t.Log(output(t, c.Machine, iscsiLeft))
 
 	t.Run("a disk that the target does not have", func(t *testing.T) {
-		c.apply(t, volumePod("none", iscsiSource(77, "")))
+		// By a claim: the scheduler does not let two Pods on a node have disks of one target without.
+		c.apply(t, iscsiClaim("none", iscsiSource(77, ""), "")+volumePod("none", claim("none")))
 		waitFor(t, c.Machine, 300, clusterBerth+"explain pod none | grep -F 'no disk with the number 77'")
 		t.Log(c.berth(t, "explain pod none"))
 		c.berth(t, "kubectl delete pod none --timeout=5m")

@@ -39,7 +39,7 @@ type recipe struct {
 	// registry are images that the program agnhost serves as a registry: recipes before this one, with a tag for each.
 	registry map[string]string
 	// extra adds anything else.
-	extra  func(*oci.Tree)
+	extra  func(Sources, *oci.Tree) error
 	config ocispec.ImageConfig
 }
 
@@ -133,7 +133,9 @@ func (s Sources) layer(r recipe, layers map[string][][]byte) ([]byte, error) {
 		}
 	}
 	if r.extra != nil {
-		r.extra(tree)
+		if err := r.extra(s, tree); err != nil {
+			return nil, err
+		}
 	}
 	return tree.Layer()
 }

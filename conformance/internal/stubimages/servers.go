@@ -72,11 +72,16 @@ func serverImages() []recipe {
 				Entrypoint: []string{"/usr/local/bin/run_nfs.sh"}, Cmd: []string{"/exports", "/"}, Volumes: map[string]struct{}{"/exports": {}},
 			},
 		},
+		{
+			name: "iscsi", ids: ids(imageutils.VolumeISCSIServer), on: "base",
+			scripts: map[string]string{"/usr/local/bin/run_iscsi_target.sh": "volume/iscsi/run_iscsi_target.sh"}, extra: addISCSI,
+			config: ocispec.ImageConfig{Entrypoint: []string{"/usr/local/bin/run_iscsi_target.sh"}},
+		},
 	}
 }
 
 // addNFS adds the directories and users that the programs of an NFS server expect.
-func addNFS(tree *oci.Tree) {
+func addNFS(_ Sources, tree *oci.Tree) error {
 	for _, dir := range []string{"/exports", "/var/lib/nfs/sm", "/var/lib/nfs/sm.bak", "/var/lib/nfs/v4recovery", "/run/rpcbind", "/run/sendsigs.omit.d"} {
 		tree.Dir(dir, 0o755)
 	}
@@ -85,16 +90,18 @@ func addNFS(tree *oci.Tree) {
 	}
 	tree.File("/etc/passwd", 0o644, []byte(passwd+"_rpc:x:100:65534::/run/rpcbind:/bin/false\nstatd:x:101:65534::/var/lib/nfs:/bin/false\n"))
 	tree.Symlink("/usr/bin/env", "/bin/env") // the script's first line names it
+	return nil
 }
 
 // addUsers adds what agnhost's image has beyond programs.
-func addUsers(tree *oci.Tree) {
+func addUsers(_ Sources, tree *oci.Tree) error {
 	tree.Symlink("/agnhost-2", "agnhost")
 	tree.Dir("/uploads", 0o755)
 	tree.Dir("/home/user-defined-in-image", 0o755)
 	tree.File("/etc/passwd", 0o644, []byte(imagePasswd))
 	tree.File("/etc/group", 0o644, []byte(imageGroup))
 	tree.File("/etc/wgetrc", 0o644, []byte("tries = 1\n")) // as busybox's
+	return nil
 }
 
 const nginxConfig = `worker_processes 1;
@@ -112,7 +119,7 @@ http {
 }
 `
 
-func addNginx(tree *oci.Tree) {
+func addNginx(_ Sources, tree *oci.Tree) error {
 	tree.File("/etc/nginx/nginx.conf", 0o644, []byte(nginxConfig))
 	page := "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head>" +
 		"<body><h1>Welcome to nginx!</h1></body></html>\n"
@@ -120,4 +127,5 @@ func addNginx(tree *oci.Tree) {
 	for _, dir := range []string{"/var/lib/nginx", "/var/log/nginx", "/usr/share/nginx/modules"} {
 		tree.Dir(dir, 0o755)
 	}
+	return nil
 }

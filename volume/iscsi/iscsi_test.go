@@ -167,7 +167,7 @@ func TestDisksOfATargetShareItsSession(t *testing.T) {
 	node := "-m node -T " + iqn + " -p 192.0.2.1:3260 -I default "
 	require.Equal(t, []string{
 		node + "-o show", node + "-o new", node + "-o update -n node.startup -v manual", node + "-o update -n node.session.scan -v manual",
-		node + "--login",
+		node + "-o update -n node.session.initial_login_retry_max -v 1", node + "--login",
 	}, n.calls())
 	second, err := stage(t, n.kubelet(), pvSpec(1))
 	require.NoError(t, err)

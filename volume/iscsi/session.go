@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// commandTimeout bounds one call of iscsiadm, which retries a portal that does not answer for about two minutes.
-const commandTimeout = 150 * time.Second
+// commandTimeout bounds one call of iscsiadm. By itself it gives up a portal that does not answer, or does not let it in, after a minute.
+const commandTimeout = 90 * time.Second
 
 // Exit codes of iscsiadm, from its manual.
 const (
@@ -162,9 +162,9 @@ func (i initiator) login(ctx context.Context, t *target, r *record, portal netip
 }
 
 // sessionSettings are the settings of a session of the kubelet: the machine does not make it as it boots, and has no disks of it but those that
-// are scanned for. Credentials become arguments of iscsiadm, which takes them in no other way: users of the machine can see them while it runs.
+// are scanned for. A login is tried twice, because the kubelet tries it again, and reports why. Credentials become arguments of iscsiadm, which takes them in no other way: users of the machine can see them while it runs.
 func (i initiator) sessionSettings(ctx context.Context, t *target) ([][2]string, error) {
-	settings := [][2]string{{"node.startup", "manual"}, {"node.session.scan", "manual"}}
+	settings := [][2]string{{"node.startup", "manual"}, {"node.session.scan", "manual"}, {"node.session.initial_login_retry_max", "1"}}
 	if !t.chap {
 		return settings, nil
 	}

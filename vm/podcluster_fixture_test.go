@@ -27,7 +27,7 @@ func startPodCluster(t *testing.T, onFailure string) podCluster {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(m.Output(context.WithoutCancel(t.Context()), clusterBerth+"kubectl get pods -o wide; "+onFailure+
-				"; journalctl --no-pager -b -u berth -n 80; dmesg | tail -n 20"))
+				"; tail -n 40 "+clusterDir+"/log/berth.log; journalctl --no-pager -b -u berth -n 80; dmesg | tail -n 20"))
 		}
 	})
 	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar")

@@ -28,6 +28,7 @@ const iqn = "iqn.2003-01.dev.berth:disks"
 type initiator struct {
 	t         *testing.T
 	dir, root string
+	devDir    string // empty: that of the machine
 }
 
 func newInitiator(t *testing.T) *initiator {
@@ -74,7 +75,8 @@ func (n *initiator) kubelet() *iscsi.Plugin {
 		return &corev1.Secret{Data: map[string][]byte{
 			"node.session.auth.username": []byte("user"), "node.session.auth.password": []byte("password1234"), "other": []byte("x"),
 		}}, nil
-	}}, iscsi.Config{RootDir: n.root, Program: filepath.Join(n.dir, "iscsiadm"), SysDir: filepath.Join(n.dir, "sys")})
+	}}, iscsi.Config{RootDir: n.root, Program: filepath.Join(n.dir, "iscsiadm"), SysDir: filepath.Join(n.dir, "sys"),
+		DevDir: n.devDir, Multipath: filepath.Join(n.dir, "multipath")})
 	require.NoError(n.t, err)
 	return plugin
 }
@@ -412,5 +414,33 @@ func TestMissingProgram(t *testing.T) {
 	device, err := stage(t, n.kubelet(), pvSpec(0))
 	require.ErrorContains(t, err, "install the package open-iscsi")
 	require.NoError(t, n.kubelet().Unstage(t.Context(), device))
+	n.requireNothing()
+}
+
+func TestMultipathDevice(t *testing.T) {
+	n := newInitiator(t)
+	disk := n.addDisk(0)
+	n.devDir = filepath.Join(n.dir, "dev")
+	holders := filepath.Join(n.dir, "sys/class/block", filepath.Base(disk), "holders")
+	for _, dir := range []string{n.devDir, filepath.Join(n.dir, "sys/class/block/dm-0/dm"), filepath.Join(holders, "dm-0")} {
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "sys/class/block/dm-0/dm/uuid"), []byte("mpath-1\n"), 0o600))
+	joined := filepath.Join(n.devDir, "dm-0")
+	require.NoError(t, os.Symlink(disk, joined))
+	busy := filepath.Join(n.dir, "busy")
+	script := fmt.Sprintf("#!/bin/sh\n[ ! -e %s ] || { echo map in use; exit 1; }\n[ \"$*\" = '-f %s' ] && rm -r %s/sys/class/block/dm-0 %s/dm-0\n",
+		busy, joined, n.dir, holders)
+	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "multipath"), []byte(script), 0o755))
+	require.NoError(t, os.Symlink(disk, filepath.Join(n.devDir, filepath.Base(disk))))
+
+	spec := pvSpec(0)
+	device, err := stage(t, n.kubelet(), spec)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(busy, nil, 0o600))
+	require.ErrorContains(t, n.kubelet().Unstage(t.Context(), device), "remove multipath device dm-0: exit status 1: map in use")
+	require.NoError(t, os.Remove(busy))
+	require.NoError(t, n.kubelet().Unstage(t.Context(), device))
+	require.NoFileExists(t, filepath.Join(holders, "dm-0"))
 	n.requireNothing()
 }

@@ -235,7 +235,7 @@ func (k kernel) remove(disk string) error {
 
 // flush removes a multipath device, which fails while it is in use.
 func (k kernel) flush(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, k.multipathProgram, "-f", name).CombinedOutput()
+	out, err := exec.CommandContext(ctx, k.multipathProgram, "-f", filepath.Join(k.dev, name)).CombinedOutput()
 	if err != nil && k.exists(name) {
 		return fmt.Errorf("remove multipath device %s: %w: %s", name, err, out)
 	}

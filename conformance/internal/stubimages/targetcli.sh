@@ -9,7 +9,7 @@ if [ ! -d $root/iscsi ]; then
 fi
 path=$1 action=$2
 shift 2
-store() { echo "$root/core/fileio_$(printf %s "$1" | cksum | cut -d ' ' -f 1)/$1"; }
+store() { echo "$root"/core/fileio_*/"$1"; }
 case $path in
 /iscsi)
 	tpg=$root/iscsi/$1/tpgt_1
@@ -38,14 +38,18 @@ case $path in
 		rmdir "$luns/lun_$1" ;;
 	esac ;;
 /backstores/fileio)
-	store=$(store "$1")
 	case $action in
 	create)
-		mkdir -p "$store"
+		n=0
+		until mkdir "$root/core/fileio_$n" 2>/dev/null; do [ $((n += 1)) -lt 1000 ]; done
+		store=$root/core/fileio_$n/$1
+		mkdir "$store"
 		echo "fd_dev_name=$2,fd_dev_size=$(stat -c %s "$2")" > "$store/control"
 		echo "$1" > "$store/wwn/vpd_unit_serial"
 		echo 1 > "$store/enable" ;;
-	delete) rmdir "$store" "$(dirname "$store")" ;;
+	delete)
+		store=$(store "$1")
+		rmdir "$store" "$(dirname "$store")" ;;
 	esac ;;
 *)
 	echo "targetcli: $path $action is not supported here" >&2

@@ -39,7 +39,7 @@ type target struct {
 	secretName, secretNamespace string
 }
 
-// The fields of the two kinds of sources have equal names, but are of different types.
+// source is what a Pod's own volume or a PersistentVolume says. Of the Secret it has the name, and secretNamespace where it is.
 type source struct {
 	corev1.ISCSIVolumeSource
 	secretNamespace string
@@ -52,8 +52,7 @@ func sourceOf(spec volume.Spec, podNamespace string) *source {
 		if pv := spec.PV.Spec.ISCSI; pv != nil {
 			s := &source{ISCSIVolumeSource: corev1.ISCSIVolumeSource{
 				TargetPortal: pv.TargetPortal, IQN: pv.IQN, Lun: pv.Lun, ISCSIInterface: pv.ISCSIInterface, FSType: pv.FSType,
-				ReadOnly: pv.ReadOnly, Portals: pv.Portals, DiscoveryCHAPAuth: pv.DiscoveryCHAPAuth, SessionCHAPAuth: pv.SessionCHAPAuth,
-				InitiatorName: pv.InitiatorName,
+				ReadOnly: pv.ReadOnly, Portals: pv.Portals, SessionCHAPAuth: pv.SessionCHAPAuth, InitiatorName: pv.InitiatorName,
 			}}
 			if pv.SecretRef != nil {
 				s.SecretRef, s.secretNamespace = &corev1.LocalObjectReference{Name: pv.SecretRef.Name}, pv.SecretRef.Namespace
@@ -75,9 +74,9 @@ func VolumeName(spec volume.Spec) (string, bool) {
 	return fmt.Sprintf("%s:%s:%d", s.TargetPortal, s.IQN, s.Lun), true
 }
 
-// iqnFormat is the form of the names of targets and initiators (RFC 3720, 3.2.6). Neither they nor names of interfaces may lead out of a
-// directory or be an option of iscsiadm.
 var (
+	// iqnFormat is the form of the names of targets and initiators (RFC 3720, 3.2.6). Neither they nor names of interfaces may lead out of a
+	// directory or be an option of iscsiadm.
 	iqnFormat       = regexp.MustCompile(`^(iqn|eui|naa)\.[^/\s]+$`)
 	interfaceFormat = regexp.MustCompile(`^[^/\s-][^/\s]*$`)
 )

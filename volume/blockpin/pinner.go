@@ -229,6 +229,23 @@ func (p *Pinner) Unpin(ctx context.Context, at string) error {
 	return nil
 }
 
+// UnpinAll ends all pins in a directory, which is fine if it is missing.
+func (p *Pinner) UnpinAll(ctx context.Context, dir string) error {
+	pins, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list pinned devices: %w", err)
+	}
+	for _, pin := range pins {
+		if err := p.Unpin(ctx, filepath.Join(dir, pin.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // unmountWhenFree unmounts what is bind-mounted at the path, as soon as these detached loop devices are closed.
 func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loopdev.Device) error {
 	for wait := minBusyWait; ; wait *= 2 {

@@ -137,32 +137,3 @@ func (p *Plugin) removeMapFiles(dir, pv, uid string) error {
 	}
 	return nil
 }
-
-// unpinAll unpins the volume for all Pods. Unmap has done that, unless a user has removed the directory of a Pod by
-// hand.
-func (p *Plugin) unpinAll(ctx context.Context, pv string) error {
-	dir := p.blockPinPath(pv, "")
-	pods, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("list pins of volume %q: %w", pv, err)
-	}
-	for _, pod := range pods {
-		if err := p.pinner.Unpin(ctx, filepath.Join(dir, pod.Name())); err != nil {
-			return fmt.Errorf("unpin volume %q: %w", pv, err)
-		}
-	}
-	return nil
-}
-
-// escapeGlob quotes what filepath.Match would parse as a pattern.
-func escapeGlob(path string) string {
-	var quoted []byte
-	for i := range len(path) {
-		switch path[i] {
-		case '*', '?', '[', '\\':
-			quoted = append(quoted, '\\')
-		}
-		quoted = append(quoted, path[i])
-	}
-	return string(quoted)
-}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/globs"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -131,8 +132,9 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 		return fmt.Errorf("unstage volume %q: %w", data.SpecVolID, err)
 	}
 	if data.VolumeMode != "" {
-		if err := p.unpinAll(ctx, data.SpecVolID); err != nil {
-			return err
+		// Unmap has done that, unless a user has removed the directory of a Pod by hand.
+		if err := p.pinner.UnpinAll(ctx, p.blockPinPath(data.SpecVolID, "")); err != nil {
+			return fmt.Errorf("unstage volume %q: %w", data.SpecVolID, err)
 		}
 	}
 	if driver.stages() {
@@ -218,7 +220,7 @@ func removeEmpty(dir string) error {
 
 // Staged implements volume.Attachable.
 func (p *Plugin) Staged() ([]volume.Device, error) {
-	files, err := filepath.Glob(filepath.Join(escapeGlob(p.dir()), "*", "*", dataFile))
+	files, err := filepath.Glob(filepath.Join(globs.Escape(p.dir()), "*", "*", dataFile))
 	if err != nil {
 		return nil, fmt.Errorf("list staged volumes: %w", err)
 	}

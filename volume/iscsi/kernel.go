@@ -213,15 +213,13 @@ func (k kernel) multipathdRuns() bool {
 }
 
 // isUsed reports whether something on the machine holds the device: a mount, or another device.
-func (k kernel) isUsed(name string) (bool, error) {
+// A device that is gone, or does not answer, is not used.
+func (k kernel) isUsed(name string) bool {
 	fd, err := unix.Open(filepath.Join(k.dev, name), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	switch {
-	case err == nil:
-		return false, unix.Close(fd)
-	case err == unix.EBUSY:
-		return true, nil
+	if err == nil {
+		_ = unix.Close(fd)
 	}
-	return false, nil // it is gone or does not answer, so nothing uses it
+	return err == unix.EBUSY
 }
 
 // remove removes a disk from the kernel, so that nothing is left of it when another one gets its number.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-dev/berth/internal/globs"
 )
 
 // layout is the plugin's directory, and knows where its files are (see the package).
@@ -22,7 +24,7 @@ func (l layout) pin(r *record, podUID string) string { return filepath.Join(l.pi
 
 // stagingDirs lists the directories on which disks may be mounted, by their names below the plugin's directory.
 func (l layout) stagingDirs() ([]string, error) {
-	dirs, err := filepath.Glob(filepath.Join(escapeGlob(string(l)), "iface-*", "*-lun-*"))
+	dirs, err := filepath.Glob(filepath.Join(globs.Escape(string(l)), "iface-*", "*-lun-*"))
 	if err != nil {
 		return nil, fmt.Errorf("list iscsi volumes: %w", err)
 	}
@@ -30,11 +32,6 @@ func (l layout) stagingDirs() ([]string, error) {
 		dirs[i] = strings.TrimPrefix(dir, string(l)+"/")
 	}
 	return dirs, nil
-}
-
-// escapeGlob quotes what filepath.Match would take for a pattern.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
 // dirName is the name of the volume's directories: INTERFACE-DIRECTORY/PORTAL-IQN-lun-LUN.

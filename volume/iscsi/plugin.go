@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -78,13 +79,8 @@ func New(deps Deps, config Config) (*Plugin, error) {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
-	for setting, value := range map[*string]string{
-		&config.Program: Program, &config.Multipath: "multipath", &config.SysDir: "/sys", &config.DevDir: "/dev",
-	} {
-		if *setting == "" {
-			*setting = value
-		}
-	}
+	config.Program, config.Multipath = cmp.Or(config.Program, Program), cmp.Or(config.Multipath, "multipath")
+	config.SysDir, config.DevDir = cmp.Or(config.SysDir, "/sys"), cmp.Or(config.DevDir, "/dev")
 	at := layout(filepath.Join(config.RootDir, "plugins", Name))
 	records := store{dir: at.recordsDir(), logger: deps.Logger}
 	return &Plugin{

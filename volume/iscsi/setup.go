@@ -124,27 +124,6 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	return nil
 }
 
-// unpinAll unpins the disk for all Pods. Unmap has done that, unless it could not find out which disk a link was of.
-func (p *Plugin) unpinAll(ctx context.Context, r *record) error {
-	dir := p.layout.pinsDir(r)
-	pods, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, pod := range pods {
-		if err := p.pinner.Unpin(ctx, filepath.Join(dir, pod.Name())); err != nil {
-			return err
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 func (p *Plugin) pinPath(r *record, podUID string) string {
 	return filepath.Join(p.layout.pinsDir(r), podUID)
 }

@@ -132,11 +132,10 @@ func (p *Plugin) connect(ctx context.Context, t *target, r *record) (string, err
 		return "", errors.Join(append(errs, fmt.Errorf("none of %d sessions has the disk", len(sessions)))...)
 	}
 	p.logMissingPaths(t, errs)
-	device := p.kernel.device(ctx, disks)
 	if t.block {
-		device = ""
+		return "", nil
 	}
-	return device, nil
+	return p.kernel.device(ctx, disks), nil
 }
 
 func (p *Plugin) logMissingPaths(t *target, errs []error) {
@@ -196,7 +195,8 @@ func (p *Plugin) unstage(ctx context.Context, r *record) error {
 	if err := p.unmount(ctx, p.layout.stagingDir(r)); err != nil {
 		return err
 	}
-	if err := p.unpinAll(ctx, r); err != nil {
+	// Unmap has done that, unless it could not find out which disk a link was of.
+	if err := p.pinner.UnpinAll(ctx, p.layout.pinsDir(r)); err != nil {
 		return err
 	}
 	unlock, err := p.targets.Lock(ctx, r.IQN)
@@ -243,12 +243,9 @@ func (p *Plugin) leaveSessions(ctx context.Context, r *record) error {
 		}
 		return nil
 	}
-	all, err := p.records.list()
-	if err != nil {
-		return err
-	}
-	mounted, err := p.unrecordedDisks(all)
-	if err != nil || slices.ContainsFunc(mounted, r.sharesSessions) {
+	all, err := p.disks()
+	needed := func(other *record) bool { return other.Device != r.Device && other.sharesSessions(r) }
+	if err != nil || slices.ContainsFunc(all, needed) {
 		return err
 	}
 	return p.initiator.logout(ctx, r)
@@ -270,11 +267,7 @@ func (p *Plugin) removeDisks(ctx context.Context, r *record) error {
 				return err
 			}
 		}
-		used, err := p.kernel.isUsed(name)
-		if err != nil {
-			return err
-		}
-		if used {
+		if p.kernel.isUsed(name) {
 			return fmt.Errorf("device %s is still in use: unmount it", name)
 		}
 		if err := p.kernel.remove(name); err != nil {
@@ -286,28 +279,28 @@ func (p *Plugin) removeDisks(ctx context.Context, r *record) error {
 
 // Staged implements volume.Attachable.
 func (p *Plugin) Staged() ([]volume.Device, error) {
-	all, err := p.records.list()
-	if err != nil {
-		return nil, err
-	}
-	mounted, err := p.unrecordedDisks(all)
+	all, err := p.disks()
 	if err != nil {
 		return nil, err
 	}
 	var devices []volume.Device
-	for _, r := range append(all, mounted...) {
+	for _, r := range all {
 		devices = append(devices, volume.Device{Name: r.Device, Attach: !p.config.Standalone, Block: r.Block, SELinuxLabel: r.Label})
 	}
 	return devices, nil
 }
 
-// unrecordedDisks are the disks that are mounted, but have no record.
-func (p *Plugin) unrecordedDisks(recorded []*record) ([]*record, error) {
+// disks are those that have a record, and then those that are mounted without one.
+func (p *Plugin) disks() ([]*record, error) {
+	recorded, err := p.records.list()
+	if err != nil {
+		return nil, err
+	}
 	names, err := p.layout.stagingDirs()
 	if err != nil {
 		return nil, err
 	}
-	var found []*record
+	found := recorded
 	for _, name := range names {
 		if slices.ContainsFunc(recorded, func(r *record) bool { return r.dirName() == name }) {
 			continue
@@ -325,12 +318,8 @@ func (p *Plugin) unrecordedDisks(recorded []*record) ([]*record, error) {
 
 // unrecorded returns a record of a disk that is mounted without one; nil if there is none.
 func (p *Plugin) unrecorded(device string) (*record, error) {
-	all, err := p.records.list()
-	if err != nil {
-		return nil, err
-	}
-	found, err := p.unrecordedDisks(all)
-	for _, r := range found {
+	all, err := p.disks()
+	for _, r := range all {
 		if r.Device == device {
 			return r, p.adopt(r)
 		}
@@ -347,15 +336,11 @@ func (p *Plugin) DeviceOf(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the device of an iscsi volume: %w", err)
 	}
-	all, err := p.records.list()
+	all, err := p.disks()
 	if err != nil {
 		return "", err
 	}
-	mounted, err := p.unrecordedDisks(all)
-	if err != nil {
-		return "", err
-	}
-	for _, r := range append(all, mounted...) {
+	for _, r := range all {
 		if p.isOf(r, dir, info.Mode()&os.ModeSymlink != 0) {
 			return r.Device, nil
 		}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-dev/berth/internal/globs"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
@@ -52,7 +53,7 @@ func exists(path string) bool {
 
 // rotatedFiles returns the rotated files of a log, the oldest first, and those that a crash left partly compressed.
 func rotatedFiles(path string) (rotated, partly []string, err error) {
-	found, err := filepath.Glob(escapeGlob(path) + ".*")
+	found, err := filepath.Glob(globs.Escape(path) + ".*")
 	if err != nil {
 		return nil, nil, fmt.Errorf("list old files of log %q: %w", path, err)
 	}
@@ -172,9 +173,4 @@ func compress(name string) (err error) {
 		return err
 	}
 	return os.Remove(name)
-}
-
-// escapeGlob escapes the special characters of a glob pattern.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -3,7 +3,7 @@ package replicaset_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/berth-dev/berth/internal/testleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Verify(m) }

@@ -120,13 +120,15 @@ func TestSharedVolumeIsUnstagedWhenNoNamespaceHasItMounted(t *testing.T) {
 	_, err = w.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging, VolumeCapability: capability})
 	require.NoError(t, err)
 
-	holder := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat")
+	holder := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "cat")
 	stdin, err := holder.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
-	_, err = stdout.Read(make([]byte, 1)) // it has the copy
+	_, err = stdin.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = stdout.Read(make([]byte, 1)) // it has the copy, and is cat
 	require.NoError(t, err)
 	unstage := func() error {
 		_, err := w.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})

@@ -152,10 +152,7 @@ func (b *publishCall) applyFSGroup(ctx context.Context, req volume.Request, path
 			return nil
 		}
 	}
-	_, err := fsgroup.Apply(ctx, path, fsgroup.Options{
-		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
-	})
-	if err != nil {
+	if err := fsgroup.ApplyTo(ctx, path, req); err != nil {
 		return fmt.Errorf("set up volume %q: %w", b.source.name, err)
 	}
 	return nil

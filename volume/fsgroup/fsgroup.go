@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/volume"
 )
 
 const (
@@ -45,6 +46,17 @@ type Options struct {
 	OnDone func(took time.Duration, err error)
 	// Clock defaults to the real clock.
 	Clock clock.WithTicker
+}
+
+// ApplyTo gives dir, where the volume of the request is mounted to be written to, to the Pod's group. Without a group it does nothing.
+func ApplyTo(ctx context.Context, dir string, req volume.Request) error {
+	if req.FSGroup == nil {
+		return nil
+	}
+	_, err := Apply(ctx, dir, Options{
+		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
+	})
+	return err
 }
 
 // Apply makes all files and directories at and below dir belong to the group, and lets the group use them; new files

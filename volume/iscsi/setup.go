@@ -25,11 +25,8 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := p.bind(ctx, req, p.layout.stagingDir(recordOf(t, "")), readOnly); err != nil {
 		return volume.Mount{}, fmt.Errorf("set up iscsi volume %q: %w", t.name, err)
 	}
-	if req.FSGroup != nil && !readOnly {
-		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{
-			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
-		})
-		if err != nil {
+	if !readOnly {
+		if err := fsgroup.ApplyTo(ctx, req.Dir, req); err != nil {
 			return volume.Mount{}, fmt.Errorf("set up iscsi volume %q: %w", t.name, err)
 		}
 	}

@@ -73,11 +73,8 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("mount local volume %q from %q: %w", pv.Name, path, err)
 	}
-	if req.FSGroup != nil && !req.ReadOnly {
-		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{
-			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
-		})
-		if err != nil {
+	if !req.ReadOnly {
+		if err := fsgroup.ApplyTo(ctx, req.Dir, req); err != nil {
 			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
 		}
 	}

@@ -28,12 +28,8 @@ var packageList string
 //go:embed recipe/setup.sh
 var setupScript string
 
-const (
-	// suite is Debian's release.
-	suite = "bookworm"
-	// rootSize is the size of the root file system; the image is sparse.
-	rootSize = "20G"
-)
+// rootSize is the size of the root file system; the image is sparse.
+const rootSize = "20G"
 
 // The files of an image.
 const (
@@ -49,10 +45,14 @@ type Image struct {
 	signer ssh.Signer
 }
 
-// Build returns the image of the recipe from the cache directory, or builds it there first, which takes some two minutes,
-// root, and Debian's mmdebstrap. Images of other recipes are removed from the cache. Processes that build at the same
-// time wait for each other.
-func Build(ctx context.Context, cache string, logger *slog.Logger, output io.Writer) (*Image, error) {
+// Build returns the image of the release from the cache directory, or builds it there first, which takes some two minutes,
+// root, and Debian's mmdebstrap. Images that other recipes have made of the release are removed from the cache. Processes that
+// build at the same time wait for each other.
+func Build(ctx context.Context, cache string, release Release, logger *slog.Logger, output io.Writer) (*Image, error) {
+	archive, ok := archives[release]
+	if !ok {
+		return nil, fmt.Errorf("build image of the virtual machine: release %q: want one of %s", release, joined(Releases()))
+	}
 	cache, err := filepath.Abs(cache) // the machines' disks name the image's
 	if err != nil {
 		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
@@ -65,13 +65,13 @@ func Build(ctx context.Context, cache string, logger *slog.Logger, output io.Wri
 		return nil, fmt.Errorf("build image of the virtual machine: %w", err)
 	}
 	defer unlock()
-	dir := filepath.Join(cache, recipeHash())
+	dir := filepath.Join(cache, imageName(release))
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		logger.Info("building the image of the virtual machine; this takes some minutes", "directory", dir)
-		if err := removeAllBut(cache, "lock"); err != nil {
+		logger.Info("building the image of the virtual machine; this takes some minutes", "release", release, "directory", dir)
+		if err := removeOthers(cache, release); err != nil {
 			return nil, fmt.Errorf("remove old images of the virtual machine: %w", err)
 		}
-		if err := build(ctx, dir+".part", output); err != nil {
+		if err := build(ctx, dir+".part", release, archive, output); err != nil {
 			return nil, fmt.Errorf("build image of the virtual machine: %w", errors.Join(err, os.RemoveAll(dir+".part")))
 		}
 		if err := os.Rename(dir+".part", dir); err != nil {
@@ -89,15 +89,16 @@ func Build(ctx context.Context, cache string, logger *slog.Logger, output io.Wri
 	return &Image{dir: dir, signer: signer}, nil
 }
 
-// recipeHash identifies all that the image is made from.
-func recipeHash() string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{suite, rootSize, packageList, setupScript}, "\x00")))
-	return hex.EncodeToString(sum[:8])
+// imageName is the name of an image's directory in the cache. It has the release, and a hash of what the image is made from.
+func imageName(release Release) string {
+	archive := archives[release]
+	sum := sha256.Sum256([]byte(strings.Join([]string{archive.kernel, archive.components, rootSize, packageList, setupScript}, "\x00")))
+	return string(release) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// packages are the names in the list without comments.
-func packages() []string {
-	var names []string
+// packages are the names in the list without comments, and the kernel.
+func (a archive) packages() []string {
+	names := []string{a.kernel}
 	for line := range strings.Lines(packageList) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			names = append(names, line)
@@ -106,7 +107,7 @@ func packages() []string {
 	return names
 }
 
-func build(ctx context.Context, dir string, output io.Writer) error {
+func build(ctx context.Context, dir string, release Release, archive archive, output io.Writer) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -132,8 +133,18 @@ func build(ctx context.Context, dir string, output io.Writer) error {
 		}
 		return nil
 	}
-	if err := run("mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory", `--aptopt=Apt::Install-Recommends "false"`,
-		"--include="+strings.Join(packages(), ","), suite, root); err != nil {
+	args := []string{
+		"--variant=minbase", "--mode=root", "--format=directory", `--aptopt=Apt::Install-Recommends "false"`,
+		"--components=" + archive.components, "--include=" + strings.Join(archive.packages(), ","),
+	}
+	if archive.keyring != nil {
+		keyring := filepath.Join(dir, "keyring.gpg")
+		if err := os.WriteFile(keyring, archive.keyring, 0o644); err != nil {
+			return err
+		}
+		args = append(args, "--keyring="+keyring)
+	}
+	if err := run("mmdebstrap", append(args, string(release), root)...); err != nil {
 		return err
 	}
 	if err := run(setup, root, public); err != nil {
@@ -174,15 +185,18 @@ func writeKey(path string) (public string, err error) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
 }
 
-func removeAllBut(dir, keep string) error {
-	entries, err := os.ReadDir(dir)
+// removeOthers removes what is in the cache but the lock file and the images of other releases.
+func removeOthers(cache string, release Release) error {
+	entries, err := os.ReadDir(cache)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, entry := range entries {
-		if entry.Name() != keep {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		of, _, _ := strings.Cut(entry.Name(), "-")
+		_, isImage := archives[Release(of)]
+		if entry.Name() != "lock" && (!isImage || Release(of) == release) {
+			errs = append(errs, os.RemoveAll(filepath.Join(cache, entry.Name())))
 		}
 	}
 	return errors.Join(errs...)

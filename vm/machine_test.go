@@ -16,11 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var cache = flag.String("cache", "../bin/vm", "directory that the built image is kept in")
+var (
+	cache   = flag.String("cache", "../bin/vm", "directory that the built image is kept in")
+	release = DefaultRelease
+)
+
+func init() {
+	flag.Var(&release, "release", "the release of the machines: one of "+joined(Releases()))
+}
 
 func image(t *testing.T) *Image {
 	t.Helper()
-	i, err := Build(t.Context(), *cache, logger(t), t.Output())
+	i, err := Build(t.Context(), *cache, release, logger(t), t.Output())
 	require.NoError(t, err)
 	return i
 }

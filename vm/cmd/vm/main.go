@@ -60,16 +60,18 @@ func signalContexts() (first, second context.Context) {
 // settings are what the flags say.
 type settings struct {
 	cache, dir string
+	release    vm.Release
 	out        string
 	check      bool
 	options    vm.Options
 }
 
 func parse(args []string) (settings, string, error) {
-	var s settings
+	s := settings{release: vm.DefaultRelease}
 	flags := flag.NewFlagSet("vm", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
 	flags.StringVar(&s.cache, "cache", "bin/vm", "directory that the built image is kept in")
+	flags.Var(&s.release, "release", fmt.Sprintf("the release of Debian or Ubuntu: one of %s", vm.Releases()))
 	flags.StringVar(&s.dir, "dir", "", "directory for the machine's disks and console log (default: a temporary one, removed at the end)")
 	flags.StringVar(&s.out, "copy", "", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed")
 	flags.BoolVar(&s.check, "check", false, "only check whether qemu can emulate a machine here")
@@ -113,7 +115,7 @@ func run(ctx, ended context.Context, args []string) (err error) {
 		return vm.Check(ctx)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	image, err := vm.Build(ctx, s.cache, logger, os.Stderr)
+	image, err := vm.Build(ctx, s.cache, s.release, logger, os.Stderr)
 	if err != nil || script == "" {
 		return err
 	}

@@ -182,10 +182,10 @@ postgres-moves: build thirdparty ## move a PostgreSQL between two nodes that are
 		-seed $(or $(SEED),0) -postgres-from $(or $(FROM),0) -keep-logs $(BIN)/logs $(ARGS)
 
 # What the virtual machine of the tests is made and run with.
-VM_PACKAGES := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs
+VM_PACKAGES := qemu-system-x86 qemu-utils mmdebstrap distro-info-data e2fsprogs
 
 .PHONY: vm
-vm: ## boot a Debian machine with systemd and cgroup v2 and run RUN='…' in it: ARGS='-cpus 8 -numa 2' (root)
+vm: ## boot a Debian or Ubuntu machine with systemd and run RUN='…' in it: ARGS='-release noble -cpus 8 -numa 2' (root)
 	@./hack/install.sh $(VM_PACKAGES)
 	@cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm
 	@exec $(BIN)/vm-run -cache $(BIN)/vm $(ARGS) -- "$$RUN"
@@ -237,9 +237,9 @@ judge-resources: ## compare decisions on CPUs and memory with upstream's own man
 		-judge-seed $(or $(SEED),0) $(if $(RECORD),-judge-record)
 
 .PHONY: conformance-node
-conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream RUNTIME=berth NATIVE=1 NUMA=1 SMT=1 SWAP=1 QUOTA=1 FOCUS=… (root)
+conformance-node: build ## run upstream's suite of one node in a virtual machine: KUBELET=upstream RUNTIME=berth NATIVE=1 NUMA=1 SMT=1 SWAP=1 QUOTA=1 RELEASE=noble FOCUS=… (root)
 	@[ -n "$(NATIVE)" ] || { ./hack/install.sh $(VM_PACKAGES) && cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm; }
-	@KUBELET="$(KUBELET)" RUNTIME="$(RUNTIME)" NATIVE="$(NATIVE)" NUMA="$(NUMA)" SMT="$(SMT)" SWAP="$(SWAP)" QUOTA="$(QUOTA)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
+	@KUBELET="$(KUBELET)" RUNTIME="$(RUNTIME)" NATIVE="$(NATIVE)" NUMA="$(NUMA)" SMT="$(SMT)" SWAP="$(SWAP)" QUOTA="$(QUOTA)" RELEASE="$(RELEASE)" FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" \
 		LIMIT="$(LIMIT)" AGAIN="$(AGAIN)" exec ./conformance/run-node.sh $(ARGS)
 
 .PHONY: bench

@@ -10,6 +10,7 @@
 #   SMT       the same with 16 CPUs, two threads a core, for the specs about whole cores
 #   SWAP      if set, the virtual machine has swap
 #   QUOTA     if set, the virtual machine's kubelet has a file system with project quotas
+#   RELEASE   the virtual machine's release of Debian or Ubuntu (default bookworm): trixie or noble, for instance; what must pass is the same
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of the list
 #   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 2)
@@ -31,13 +32,15 @@ kubelet=${KUBELET:-berth} where=machine
 [ -n "${SMT:-}" ] && { where=smt; set -- --cpus 16 --sockets 2 --threads 2 --numa 2 "$@"; }
 [ -n "${SWAP:-}" ] && { where=swap; set -- --swap "$@"; }
 [ -n "${QUOTA:-}" ] && { where=quota; set -- --quota "$@"; }
+expected=$where
+[ -n "${RELEASE:-}" ] && { where=$where-$RELEASE; set -- --release "$RELEASE" "$@"; }
 "$here/build.sh" "$bin" node
 mkdir -p "$here/node"
 name=$where-$kubelet
 [ "${RUNTIME:-runc}" != berth ] || name=$name-shim
 # What upstream's kubelet passes, with containerd's own shim, is what ours must pass.
-[ "$name" != $where-upstream ] || set -- --add-passed "$here/node/$where.txt" "$@"
+[ "$name" != $expected-upstream ] || set -- --add-passed "$here/node/$where.txt" "$@"
 exec "$bin/conformance/conformance" node --bin-dir "$bin" --kubelet "$kubelet" --runtime "${RUNTIME:-runc}" \
-	--containerd-script "$here/../vm/guest/containerd.sh" --image-store-script "$here/../vm/imagestore.sh" --expected "$here/node/$where.txt" \
+	--containerd-script "$here/../vm/guest/containerd.sh" --image-store-script "$here/../vm/imagestore.sh" --expected "$here/node/$expected.txt" \
 	--report "${REPORT:-$here/node/$name.md}" --results "${RESULTS:-$here/node/$name.jsonl}" \
 	--parallel "${PARALLEL:-2}" ${LIMIT:+--limit "$LIMIT"} ${AGAIN:+--again "$AGAIN"} ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -29,7 +29,7 @@ type nodeOptions struct {
 	bin, out, scratch            string
 	containerd, kubelet          string
 	runtime                      string
-	imageStore                   string
+	imageStore, release          string
 	expected, list               string
 	report, passed, results      string
 	focus, skip                  string
@@ -86,6 +86,7 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "omit the specs whose name matches this regular expression")
 	flags.BoolVar(&o.native, "native", false, "run in namespaces of this machine, which must have cgroup v1, instead of a virtual machine")
+	flags.StringVar(&o.release, "release", "", "the virtual machine's release of Debian or Ubuntu (default: that of vm-run, whose -help lists all)")
 	flags.BoolVar(&o.swap, "swap", false, "give the virtual machine swap, for the specs about it")
 	flags.BoolVar(&o.quota, "quota", false, "give the virtual machine's kubelet a file system with project quotas, for the specs about them")
 	flags.IntVar(&o.parallel, "parallel", 2, "how many specs run at once")
@@ -110,8 +111,8 @@ func parseNode(args []string) (nodeOptions, error) {
 		return nodeOptions{}, fmt.Errorf("--runtime %q: want runc or berth", o.runtime)
 	case o.focus != "" && o.list != "":
 		return nodeOptions{}, errors.New("--focus and --list exclude each other")
-	case o.native && (o.swap || o.quota):
-		return nodeOptions{}, errors.New("--swap and --quota are for a virtual machine: omit --native")
+	case o.native && (o.swap || o.quota || o.release != ""):
+		return nodeOptions{}, errors.New("--swap, --quota and --release are for a virtual machine: omit --native")
 	case o.attempts < 1 || o.parallel < 1 || o.limit < 1:
 		return nodeOptions{}, fmt.Errorf("--attempts %d --parallel %d --limit %d: all must be at least 1", o.attempts, o.parallel, o.limit)
 	case o.again != "" && o.again != againFailed && o.again != againAll:
@@ -297,7 +298,11 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 		cmd = exec.CommandContext(ctx, filepath.Join(bin, "vm-run"), "-cache", filepath.Join(bin, "vm"),
 			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-threads", strconv.Itoa(o.threads),
 			"-numa", strconv.Itoa(o.numa), "-kernel-arg", "net.ifnames=0", "-share", share+":"+nodemachine.MountPoint,
-			"-copy", nodemachine.Logs+":"+out, "--", nodemachine.Script)
+			"-copy", nodemachine.Logs+":"+out)
+		if o.release != "" {
+			cmd.Args = append(cmd.Args, "-release", o.release)
+		}
+		cmd.Args = append(cmd.Args, "--", nodemachine.Script)
 		cmd.Stdin = bytes.NewReader(make([]byte, nodemachine.Received))
 	}
 	// A terminal's Ctrl-C is for this process, which stops the suite and then the machine.

@@ -29,7 +29,6 @@ var ubuntuKeyring []byte // of Debian's package ubuntu-keyring, 2023.11.28.1
 
 // archives are what the releases are made from.
 var archives = map[Release]archive{
-	"bullseye": debian, // 11, Linux 5.10
 	"bookworm": debian, // 12, Linux 6.1
 	"trixie":   debian, // 13, Linux 6.12
 	"jammy":    ubuntu, // 22.04, Linux 5.15

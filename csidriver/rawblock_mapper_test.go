@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/loopdev"
+	"github.com/berth-dev/berth/volume/testsuite"
 )
 
 // needsMapper skips the test where the kernel has no device mapper. The virtual machine of vm/ has it.
@@ -50,7 +51,7 @@ func containerNode(t *testing.T, target string) string {
 	t.Helper()
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(target, &stat))
-	path := filepath.Join(t.TempDir(), "node")
+	path := filepath.Join(testsuite.DeviceDir(t), "node")
 	require.NoError(t, unix.Mknod(path, unix.S_IFBLK|0o600, int(stat.Rdev)))
 	return path
 }

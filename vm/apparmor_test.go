@@ -28,7 +28,8 @@ func TestAppArmorConfinesPods(t *testing.T) {
 				waitContainer(t, m, pod.name, func(s containerStatus) bool { return s.Ready })
 				require.Equal(t, pod.may, waitFor(t, m, 60, "grep . /var/log/pods-ends/"+pod.name), pod.name)
 				for _, process := range []string{"1", "self"} {
-					require.Equal(t, pod.profile, profileOf(t, m, pod.name, process), pod.name)
+					label := runInContainer(t, m, pod.name, "/busybox cat /proc/"+process+"/attr/current")
+					require.Equal(t, pod.profile, profileIn(label), pod.name)
 				}
 			}
 			waitFor(t, m, 120, kubeletRequest("GET", "/pods")+" | grep -o 'vm-missing[^ ]* is not loaded'")
@@ -40,12 +41,9 @@ func TestAppArmorConfinesPods(t *testing.T) {
 	}
 }
 
-// profileOf returns the profile that confines the process of the container. Ubuntu 26.04 names it together with "unconfined" if a process
-// without privileges has taken it, which changes nothing (sysctl kernel.apparmor_restrict_unprivileged_unconfined).
-func profileOf(t *testing.T, m *Machine, container, process string) string {
-	t.Helper()
-	return strings.Replace(runInContainer(t, m, container, "/busybox cat /proc/"+process+"/attr/current"), "//&unconfined", "", 1)
-}
+// profileIn returns the profile that a process's label has. Ubuntu 26.04 names it together with "unconfined" if a process without
+// privileges has taken it, which changes nothing (sysctl kernel.apparmor_restrict_unprivileged_unconfined).
+func profileIn(label string) string { return strings.Replace(label, "//&unconfined", "", 1) }
 
 // addAppArmorPod adds a static Pod with that profile.
 func addAppArmorPod(t *testing.T, m *Machine, name, profile string) {

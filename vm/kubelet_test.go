@@ -43,7 +43,7 @@ func podProcesses(t *testing.T, m *Machine, limit int) []podProcess {
 		require.NoError(t, err)
 		score, err := strconv.Atoi(fields[1])
 		require.NoError(t, err)
-		all = append(all, podProcess{pid: pid, oomScore: score, appArmor: fields[2], scope: fields[3]})
+		all = append(all, podProcess{pid: pid, oomScore: score, appArmor: profileIn(fields[2]), scope: fields[3]})
 	}
 	return all
 }

@@ -109,7 +109,7 @@ func TestDeviceThatCannotBePinnedIsReportedAndRetried(t *testing.T) {
 	device := testsuite.BlockDevice(t)
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(device, &stat))
-	node := filepath.Join(filepath.Dir(f.root), "node") // of a device that does not exist yet
+	node := filepath.Join(testsuite.DeviceDir(t), "node") // of a device that does not exist yet
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	claim, pv := f.newLocalBlockClaim("v", node)
 	f.create(claim, pv, newNode())

@@ -247,7 +247,7 @@ func TestDeviceThatTheHostHasRemoved(t *testing.T) {
 	f := newFixture(t)
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(f.device, &stat))
-	node := filepath.Join(f.dir, "node")
+	node := filepath.Join(testsuite.DeviceDir(t), "node")
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(stat.Rdev)))
 	f.pin(node, f.at)
 	require.NoError(t, os.Remove(node)) // as when a disk is unplugged
@@ -293,7 +293,7 @@ func TestPinErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.ErrorContains(t, f.Pin(t.Context(), file, f.at), "is not a block device")
 	require.ErrorIs(t, f.Pin(t.Context(), filepath.Join(f.dir, "missing"), f.at), os.ErrNotExist)
-	node := filepath.Join(f.dir, "node") // of a device that does not exist
+	node := filepath.Join(testsuite.DeviceDir(t), "node") // of a device that does not exist
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	err := f.Pin(t.Context(), node, f.at)
 	require.Error(t, err)

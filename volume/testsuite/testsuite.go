@@ -93,6 +93,16 @@ func LoopDevice(t testing.TB) loopdev.Device {
 	return device
 }
 
+// DeviceDir returns a new directory for device nodes, which cannot be opened in a temporary directory of a machine that mounts those
+// with nodev.
+func DeviceDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev", "berth-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // Pod returns a Pod with this UID and the volume.
 func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + string(uid), Namespace: "default", UID: uid}}

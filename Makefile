@@ -223,7 +223,7 @@ conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… 
 conformance-machine: build ## run upstream's storage specs that stop the kubelet in a virtual machine: DRIVER=berth-loop FOCUS=… (root; an hour without KVM)
 	@./hack/install.sh $(VM_PACKAGES)
 	@cd vm && $(GO) build -trimpath -o $(BIN)/vm-run ./cmd/vm
-	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run-machine.sh $(ARGS)
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" RELEASE="$(RELEASE)" exec ./conformance/run-machine.sh $(ARGS)
 
 .PHONY: conformance-all
 conformance-all: build ## run all 446 [Conformance] specs of upstream's suite on two nodes: PARALLEL=… (root; 35 minutes)

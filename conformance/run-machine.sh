@@ -8,9 +8,10 @@
 #   SKIP      omit the specs whose name matches this one
 #   DRIVER    the storage class of the [External.Storage] specs (default: berth-loop)
 #   PARALLEL  how many run at once (default 1: disruptive specs stop the kubelet of the others)
-#   REPORT    the report's file (default: drivers/DRIVER-machine.md beside this file)
+#   REPORT    the report's file (default: drivers/DRIVER-machine.md beside this file, with the release before the dot if it is named)
 #   IMAGES    import only the stub images whose names match this: each MiB takes a machine without KVM a second or more
 #             (default: those of storage specs)
+#   RELEASE   the virtual machine's release of Debian or Ubuntu (default bookworm)
 #   OUT       directory of logs and of the suite's own report (default: conformance/machine of BIN); it is emptied
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
@@ -35,7 +36,7 @@ set -- --driver "/suite/drivers/$driver.yaml" --expected "/suite/${list##*/}" --
 quoted=""
 for word; do quoted="$quoted '$(printf %s "$word" | sed "s/'/'\\\\''/g")'"; done
 code=0
-"$bin/vm-run" -cache "$bin/vm" -memory 8192 -disk 24 -share "$share:/suite" -copy "/var/log/suite:$out" -- "sh /suite/machine.sh$quoted" || code=$?
+"$bin/vm-run" -cache "$bin/vm" ${RELEASE:+-release "$RELEASE"} -memory 8192 -disk 24 -share "$share:/suite" -copy "/var/log/suite:$out" -- "sh /suite/machine.sh$quoted" || code=$?
 rm -rf "$share"
-[ ! -f "$out/suite/report.md" ] || cp "$out/suite/report.md" "${REPORT:-$here/drivers/$driver-machine.md}"
+[ ! -f "$out/suite/report.md" ] || cp "$out/suite/report.md" "${REPORT:-$here/drivers/$driver-machine${RELEASE:+-$RELEASE}.md}"
 exit $code

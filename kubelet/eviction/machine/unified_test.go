@@ -33,14 +33,18 @@ func unifiedCgroup(t *testing.T, limit int64) (dir string) {
 	return dir
 }
 
-// fill has a process in the cgroup write a file, whose cached part is memory of the cgroup.
-func fill(t *testing.T, dir string, size int64) {
+// fill has a process in the cgroup write a file, whose cached part is memory of the cgroup. It is not in /tmp, which may be memory that
+// cannot be freed.
+func fill(t *testing.T, cgroup string, size int64) {
 	t.Helper()
-	cgroup, err := os.Open(dir)
+	group, err := os.Open(cgroup)
 	require.NoError(t, err)
-	defer cgroup.Close()
-	cmd := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(t.TempDir(), "file"), "bs=64k", fmt.Sprintf("count=%d", size/(64<<10)))
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
+	defer group.Close()
+	dir, err := os.MkdirTemp("/var/tmp", "berth-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	cmd := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(dir, "file"), "bs=64k", fmt.Sprintf("count=%d", size/(64<<10)))
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

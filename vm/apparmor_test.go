@@ -41,9 +41,11 @@ func TestAppArmorConfinesPods(t *testing.T) {
 	}
 }
 
-// profileIn returns the profile that a process's label has. Ubuntu 26.04 names it together with "unconfined" if a process without
-// privileges has taken it, which changes nothing (sysctl kernel.apparmor_restrict_unprivileged_unconfined).
-func profileIn(label string) string { return strings.Replace(label, "//&unconfined", "", 1) }
+// profileIn returns the profile that a process's label has, without "unconfined" beside it: Ubuntu 26.04 names both if a
+// process without privileges has taken the profile, which changes nothing (sysctl kernel.apparmor_restrict_unprivileged_unconfined).
+func profileIn(label string) string {
+	return strings.NewReplacer("//&unconfined", "", "unconfined//&", "").Replace(label)
+}
 
 // addAppArmorPod adds a static Pod with that profile.
 func addAppArmorPod(t *testing.T, m *Machine, name, profile string) {

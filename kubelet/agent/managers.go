@@ -41,6 +41,7 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 			return nil, err
 		}
 	}
+	config.NoAPIServer = base.deps.standalone
 	managers, err := resources.New(resources.Deps{
 		Client: base.deps.Client, OnPoolChanged: base.signals.PoolChanged, OnDevicesChanged: func() { n.manager.DevicesChanged() }, OnHealthChanged: base.signals.Wake,
 		Clock: base.deps.Clock, Logger: base.logger("resources"),

@@ -26,6 +26,8 @@ const DefaultMaxNodes = 8
 type Config struct {
 	// Dir is the kubelet's directory, which has the state files. NodeName is the node's name.
 	Dir, NodeName string
+	// NoAPIServer says that the node has none: static Pods have no ResourceClaims, and drivers no ResourceSlices.
+	NoAPIServer bool
 	// StaticCPUs gives containers CPUs of their own, chosen by CPUOptions; ReservedCPUs are none of them, or else as many CPUs
 	// as ReservedCPUCount.
 	StaticCPUs       bool
@@ -130,7 +132,7 @@ func (m *Manager) newManagers() (err error) {
 		return err
 	}
 	if m.claims, err = claims.New(claims.Deps{Client: deps.Client, OnHealthChanged: deps.OnHealthChanged, Clock: deps.Clock, Logger: deps.Logger}, claims.Config{
-		Root: config.Dir, NodeName: config.NodeName,
+		Root: config.Dir, NodeName: config.NodeName, NoAPIServer: config.NoAPIServer,
 	}); err != nil {
 		return err
 	}

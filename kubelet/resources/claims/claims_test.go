@@ -89,6 +89,8 @@ type fixture struct {
 	// stopDriver ends the driver's server. It may be called again.
 	stopDriver func()
 	clock      clock.Clock
+	// noAPIServer is the manager's configuration after the next restart.
+	noAPIServer bool
 	// changed are the Pods of whose devices the health has changed.
 	changed chan types.UID
 }
@@ -122,7 +124,8 @@ func (f *fixture) serveDriver() {
 func (f *fixture) restart() {
 	f.t.Helper()
 	var err error
-	f.Manager, err = claims.New(claims.Deps{Client: f.client, OnHealthChanged: f.healthChanged, Clock: f.clock}, claims.Config{Root: f.root, NodeName: "node"})
+	f.Manager, err = claims.New(claims.Deps{Client: f.client, OnHealthChanged: f.healthChanged, Clock: f.clock},
+		claims.Config{Root: f.root, NodeName: "node", NoAPIServer: f.noAPIServer})
 	require.NoError(f.t, err)
 	require.NoError(f.t, f.Open())
 }

@@ -37,6 +37,8 @@ type Deps struct {
 type Config struct {
 	// Root is the kubelet's directory, NodeName the node's name.
 	Root, NodeName string
+	// NoAPIServer says that the node has none, and so no ResourceSlices.
+	NoAPIServer bool
 }
 
 // Manager prepares and unprepares claims. It is safe for concurrent use. It has many methods because claims, drivers and the health of
@@ -388,7 +390,9 @@ func (m *Manager) watchRegistered(ctx context.Context) {
 		m.watchHealth(name, d)
 		m.removeSlicesUnlessResponding(name, d)
 	}
-	m.removeSlices(ctx, "", m.slicesOfUnknown, func() {})
+	if !m.config.NoAPIServer {
+		m.removeSlices(ctx, "", m.slicesOfUnknown, func() {})
+	}
 }
 
 // callTimeout bounds one request to a driver, which may wait for hardware.

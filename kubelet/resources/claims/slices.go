@@ -32,7 +32,7 @@ func (m *Manager) removeSlicesUnlessResponding(name string, d *driver) {
 		}
 		return
 	}
-	if d.cancelRemoval != nil || m.running == nil || m.running.Err() != nil {
+	if m.config.NoAPIServer || d.cancelRemoval != nil || m.running == nil || m.running.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(m.running)

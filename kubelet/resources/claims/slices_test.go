@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
 )
 
 // slicesFixture is a Manager that runs, by a clock that the test moves. deleted are the selectors of the ResourceSlices that it has deleted.
@@ -104,4 +106,19 @@ func TestSlicesOfADriverThatHasNeverResponded(t *testing.T) {
 	f.step(2, 30*time.Second)
 	got := []string{<-f.deleted, <-f.deleted}
 	require.ElementsMatch(t, []string{"spec.driver!=" + driverName + ",spec.nodeName=node", "spec.driver=" + driverName + ",spec.nodeName=node"}, got)
+}
+
+func TestNoSlicesAreDeletedWithoutAnAPIServer(t *testing.T) {
+	f := newFixture(t)
+	clock := clocktesting.NewFakeClock(time.Now())
+	f.clock, f.noAPIServer = clock, true
+	f.restart()
+	f.start()
+	require.NoError(t, f.Register(t.Context(), f.plugin()))
+	f.report() // its health is watched
+	require.NoError(t, f.Deregister(t.Context(), pluginmanager.Plugin{Name: "other"})) // after Start has begun what it has to
+	require.Zero(t, clock.Waiters(), "no ResourceSlices of drivers that ended earlier")
+	f.stopDriver()
+	require.Eventually(t, clock.HasWaiters, testTimeout, tick)
+	require.Equal(t, 1, clock.Waiters(), "the only timer is that of the health of its devices")
 }

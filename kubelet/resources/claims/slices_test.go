@@ -115,7 +115,7 @@ func TestNoSlicesAreDeletedWithoutAnAPIServer(t *testing.T) {
 	f.restart()
 	f.start()
 	require.NoError(t, f.Register(t.Context(), f.plugin()))
-	f.report() // its health is watched
+	f.report()                                                                         // its health is watched
 	require.NoError(t, f.Deregister(t.Context(), pluginmanager.Plugin{Name: "other"})) // after Start has begun what it has to
 	require.Zero(t, clock.Waiters(), "no ResourceSlices of drivers that ended earlier")
 	f.stopDriver()

@@ -51,7 +51,7 @@ type Image struct {
 func Build(ctx context.Context, cache string, release Release, logger *slog.Logger, output io.Writer) (*Image, error) {
 	archive, ok := archives[release]
 	if !ok {
-		return nil, fmt.Errorf("build image of the virtual machine: release %q: want one of %s", release, joined(Releases()))
+		return nil, fmt.Errorf("build image of the virtual machine: release %q: want one of %s", release, Releases())
 	}
 	cache, err := filepath.Abs(cache) // the machines' disks name the image's
 	if err != nil {

@@ -22,7 +22,7 @@ var (
 )
 
 func init() {
-	flag.Var(&release, "release", "the release of the machines: one of "+joined(Releases()))
+	flag.Var(&release, "release", "the release of the machines: one of "+Releases())
 }
 
 func image(t *testing.T) *Image {

@@ -3,7 +3,6 @@ package vm
 import (
 	_ "embed"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -41,13 +40,20 @@ var (
 	ubuntu = archive{kernel: "linux-image-virtual", components: "main,universe", keyring: ubuntuKeyring}
 )
 
-// Releases are the releases that machines can have.
-func Releases() []Release { return slices.Sorted(maps.Keys(archives)) }
+// Releases are the names of the releases that machines can have.
+func Releases() string {
+	var names []string
+	for release := range archives {
+		names = append(names, string(release))
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
 
 // Set implements flag.Value.
 func (r *Release) Set(name string) error {
 	if _, ok := archives[Release(name)]; !ok {
-		return fmt.Errorf("release %q: want one of %s", name, joined(Releases()))
+		return fmt.Errorf("release %q: want one of %s", name, Releases())
 	}
 	*r = Release(name)
 	return nil
@@ -55,11 +61,3 @@ func (r *Release) Set(name string) error {
 
 // String implements flag.Value.
 func (r *Release) String() string { return string(*r) }
-
-func joined(releases []Release) string {
-	names := make([]string, len(releases))
-	for i, r := range releases {
-		names[i] = string(r)
-	}
-	return strings.Join(names, ", ")
-}

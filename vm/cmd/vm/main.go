@@ -71,7 +71,7 @@ func parse(args []string) (settings, string, error) {
 	flags := flag.NewFlagSet("vm", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
 	flags.StringVar(&s.cache, "cache", "bin/vm", "directory that the built image is kept in")
-	flags.Var(&s.release, "release", fmt.Sprintf("the release of Debian or Ubuntu: one of %s", vm.Releases()))
+	flags.Var(&s.release, "release", "the release of Debian or Ubuntu: one of "+vm.Releases())
 	flags.StringVar(&s.dir, "dir", "", "directory for the machine's disks and console log (default: a temporary one, removed at the end)")
 	flags.StringVar(&s.out, "copy", "", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed")
 	flags.BoolVar(&s.check, "check", false, "only check whether qemu can emulate a machine here")

@@ -2,7 +2,7 @@ package vm
 
 import (
 	_ "embed"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -53,7 +53,7 @@ func Releases() string {
 // Set implements flag.Value.
 func (r *Release) Set(name string) error {
 	if _, ok := archives[Release(name)]; !ok {
-		return fmt.Errorf("release %q: want one of %s", name, Releases())
+		return errors.New("want one of " + Releases())
 	}
 	*r = Release(name)
 	return nil

@@ -3,6 +3,7 @@
 package testnet
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +11,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -119,4 +122,27 @@ func InNew(t testing.TB, do func()) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// inNamespaces is set in a process that RunInNew has started.
+const inNamespaces = "BERTH_TEST_IN_NEW_NETWORK"
+
+// RunInNew runs the calling test again in a process with a new network namespace, where all of its goroutines are, and a mount namespace. It
+// returns true when that process has passed, and false in it. It needs root.
+func RunInNew(t *testing.T) (passed bool) {
+	t.Helper()
+	if os.Getenv(inNamespaces) != "" {
+		return false
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace needs root: run the tests as root")
+	}
+	command := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	command.Env = append(os.Environ(), inNamespaces+"=1")
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	output, err := command.CombinedOutput()
+	if err != nil || !bytes.Contains(output, []byte("--- PASS: "+t.Name())) {
+		t.Fatalf("in a network namespace of its own: %v\n%s", err, output)
+	}
+	return true
 }

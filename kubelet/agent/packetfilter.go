@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"github.com/berth-dev/berth/internal/iptables"
 	"github.com/berth-dev/berth/kubelet/packetfilter"
 )
 
@@ -11,5 +12,5 @@ func (b *base) keepPacketFilter(ctx context.Context) error {
 	if !b.config.Network.MakeIPTablesUtilChains {
 		return nil
 	}
-	return packetfilter.New(packetfilter.Deps{Clock: b.deps.Clock, Logger: b.logger("packet filter")}).Start(ctx)
+	return packetfilter.New(iptables.Deps{Clock: b.deps.Clock, Logger: b.logger("packet filter")}).Start(ctx)
 }

@@ -1,4 +1,4 @@
-package packetfilter
+package iptables
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,7 @@ const (
 const headerSize = 4
 
 // watchTables implements Deps.Watch.
-func watchTables(ctx context.Context, changed func()) error {
+func (k *Keeper) watchTables(ctx context.Context, changed func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("watch nf_tables: %w", err)
@@ -47,21 +48,21 @@ func watchTables(ctx context.Context, changed func()) error {
 			changed()
 		case err != nil:
 			return fmt.Errorf("watch nf_tables: %w", err)
-		case anyDeleted(buffer[:n]):
+		case anyDeleted(buffer[:n], k.config.concerns):
 			changed()
 		}
 	}
 }
 
-// anyDeleted reports whether one of the netlink messages is the deletion of a chain or rule that concerns the kubelet's.
-func anyDeleted(messages []byte) bool {
+// anyDeleted reports whether one of the netlink messages is the deletion of a table, a chain or rules that concerns those to keep.
+func anyDeleted(messages []byte, concerns concerns) bool {
 	for len(messages) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(messages))
 		if size < unix.SizeofNlMsghdr || size > len(messages) {
 			return false
 		}
 		if kind := binary.NativeEndian.Uint16(messages[4:]); kind>>8 == unix.NFNL_SUBSYS_NFTABLES &&
-			deletesOurs(int(kind&0xff), messages[unix.SizeofNlMsghdr:size]) {
+			deletes(int(kind&0xff), messages[unix.SizeofNlMsghdr:size], concerns) {
 			return true
 		}
 		messages = messages[min(align(size), len(messages)):]
@@ -69,7 +70,7 @@ func anyDeleted(messages []byte) bool {
 	return false
 }
 
-func deletesOurs(kind int, body []byte) bool {
+func deletes(kind int, body []byte, concerns concerns) bool {
 	nameAttribute := 0
 	switch kind {
 	case unix.NFT_MSG_DELTABLE:
@@ -101,7 +102,19 @@ func deletesOurs(kind int, body []byte) bool {
 	if nameAttribute != 0 && name == "" {
 		return false // an unnamed chain
 	}
-	return isOurs(table, name)
+	return concerns(body[0] == unix.AF_INET6, table, name)
+}
+
+// concerns reports whether the deletion of a chain, of rules of it, or, if its name is empty, of a whole table concerns what is kept.
+type concerns func(ipv6 bool, table, name string) bool
+
+func (c Config) concerns(ipv6 bool, table, name string) bool {
+	rules := c.IPv4
+	if ipv6 {
+		rules = c.IPv6
+	}
+	matches := func(chain Chain) bool { return chain.Table == table && (name == "" || chain.Name == name) }
+	return slices.ContainsFunc(rules.Chains, matches) || slices.ContainsFunc(rules.Rules, func(r Rule) bool { return matches(r.Chain) })
 }
 
 // align rounds up to the alignment of netlink.

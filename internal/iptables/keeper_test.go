@@ -1,0 +1,224 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/internal/testnet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testConfig has a chain in two tables of each family, and rules in one of them for IPv4.
+func testConfig() Config {
+	ours := []Chain{{"mangle", "OURS"}, {"filter", "OURS"}}
+	return Config{
+		Name: "the test's rules",
+		IPv4: Rules{Chains: ours, Rules: []Rule{
+			{Chain{"filter", "OURS"}, Last, []string{"-i", "pods", "-j", "ACCEPT"}},
+			{Chain{"filter", "INPUT"}, First, []string{"-j", "OURS"}},
+		}},
+		IPv6: Rules{Chains: ours},
+	}
+}
+
+// start runs a Keeper until the test ends.
+func start(t *testing.T, deps Deps, config Config) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- New(deps, config).Start(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+}
+
+// TestMachineWithoutIPTables says so once, and does nothing.
+func TestMachineWithoutIPTables(t *testing.T) {
+	log := &bytes.Buffer{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, New(Deps{
+		Run: func(context.Context, string, ...string) ([]byte, error) { return nil, exec.ErrNotFound },
+		Watch: func(context.Context, func()) error {
+			require.Fail(t, "nothing to watch")
+			return nil
+		},
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	}, testConfig()).Start(ctx))
+	require.Contains(t, log.String(), "no working iptables or ip6tables on this machine")
+}
+
+// TestAFamilyWithoutChainsIsLeftAlone runs no program of it.
+func TestAFamilyWithoutChainsIsLeftAlone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	config := testConfig()
+	config.IPv6 = Rules{}
+	require.NoError(t, New(Deps{Run: func(_ context.Context, program string, _ ...string) ([]byte, error) {
+		require.Equal(t, "iptables", program)
+		return nil, exec.ErrNotFound
+	}}, config).Start(ctx))
+}
+
+// script is an iptables that keeps chains and rules in memory.
+type script struct {
+	version string
+
+	mu    sync.Mutex
+	have  map[string]bool
+	fails int
+	made  chan string
+}
+
+func (s *script) run(_ context.Context, program string, args ...string) ([]byte, error) {
+	if args[0] == "--version" {
+		return []byte(s.version), nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := program + " " + args[3] + " " + strings.Join(args[5:], " ")
+	switch args[4] {
+	case "-S", "-C":
+		if !s.have[key] && args[5] != "OUTPUT" {
+			return nil, errors.New("exit status 1")
+		}
+	default:
+		if s.fails > 0 {
+			s.fails--
+			return []byte("busy"), errors.New("exit status 4")
+		}
+		s.have[key] = true
+		s.made <- key
+	}
+	return nil, nil
+}
+
+// TestLegacyIsChecked checks the rules of iptables-legacy each minute, and retries what fails.
+func TestLegacyIsChecked(t *testing.T) {
+	s := &script{version: "iptables v1.8.9 (legacy)", have: map[string]bool{}, fails: 1, made: make(chan string, 100)}
+	clock := testclock.NewFakeClock(time.Now())
+	start(t, Deps{Run: s.run, Clock: clock, Watch: func(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }}, testConfig())
+	wait := func(period time.Duration, want int) {
+		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+		clock.Step(period)
+		for range want {
+			<-s.made
+		}
+	}
+	for range 2 { // IPv6 does not wait for IPv4, whose first chain has failed
+		<-s.made
+	}
+	wait(time.Second, 4)
+	s.mu.Lock()
+	clear(s.have)
+	s.mu.Unlock()
+	wait(time.Minute, 6)
+}
+
+// TestRulesThatDropTheRestAreFound has the forms that iptables lists.
+func TestRulesThatDropTheRestAreFound(t *testing.T) {
+	rule := Rule{Chain{"filter", "FORWARD"}, BeforeRest, []string{"-j", "OURS"}}
+	for name, test := range map[string]struct {
+		listed    string
+		has, rest int
+	}{
+		"empty":            {"-P FORWARD DROP\n", 0, 0},
+		"alone":            {"-P FORWARD DROP\n-A FORWARD -j OURS\n", 1, 0},
+		"DROP":             {"-P FORWARD ACCEPT\n-A FORWARD -i a -j ACCEPT\n-A FORWARD -j DROP\n-A FORWARD -j OURS\n", 3, 2},
+		"REJECT":           {"-A FORWARD -j OURS\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n", 1, 2},
+		"with a comment":   {"-A FORWARD -m comment --comment rest -j DROP\n", 0, 1},
+		"with a quotation": {`-A FORWARD -m comment --comment "the \"rest\"" -j REJECT` + "\n", 0, 1},
+		"of some packets":  {"-A FORWARD -s 10.0.0.0/8 -j DROP\n-A FORWARD -j OTHERS\n-A FORWARD -m comment --comment \"-j DROP\" -j LOG\n", 0, 0},
+		"a longer name":    {"-A FORWARD -j OURS-TOO\n", 0, 0},
+	} {
+		has, rest := positions(test.listed, rule)
+		require.Equal(t, []int{test.has, test.rest}, []int{has, rest}, name)
+	}
+}
+
+// TestARuleIsKeptBeforeWhatDropsTheRest has the real iptables, whose rules other programs change.
+func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
+	for _, program := range []string{"iptables", "ip6tables"} {
+		version, err := exec.CommandContext(t.Context(), program, "--version").Output()
+		if err != nil || !strings.Contains(string(version), "nf_tables") {
+			t.Skip("needs iptables with nf_tables, whose changes are events")
+		}
+	}
+	if testnet.RunInNew(t) {
+		return
+	}
+	sh := func(line string) string {
+		output, err := exec.CommandContext(t.Context(), "sh", "-c", line).CombinedOutput()
+		require.NoError(t, err, "%s: %s", line, output)
+		return string(output)
+	}
+	forward := Rule{Chain{"filter", "FORWARD"}, BeforeRest, []string{"-j", "OURS"}}
+	rules := Rules{Chains: []Chain{{"filter", "OURS"}}, Rules: []Rule{forward}}
+	sh("iptables -P FORWARD DROP && iptables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -j REJECT")
+	start(t, Deps{Clock: testclock.NewFakeClock(time.Now())}, Config{IPv4: rules, IPv6: rules})
+	holds := func(when string, lists ...string) {
+		require.EventuallyWithT(t, func(now *assert.CollectT) {
+			require.Equal(now, strings.Join(lists, "\n")+"\n", sh("iptables -S FORWARD; ip6tables -S FORWARD"), when)
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+	const user, ours, reject, reject6 = "-A FORWARD -i a -j DROP", "-A FORWARD -j OURS", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable", "-A FORWARD -j REJECT --reject-with icmp6-port-unreachable"
+	holds("at the start", "-P FORWARD DROP", user, ours, "-P FORWARD ACCEPT", user, ours, reject6)
+	sh("iptables -F FORWARD; iptables -P FORWARD ACCEPT")
+	holds("after a flush", "-P FORWARD ACCEPT", ours, "-P FORWARD ACCEPT", user, ours, reject6)
+	// Another program writes its rules anew, and ours behind them.
+	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	holds("behind the rest", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
+}
+
+func TestDeletionsOfOthersAreIgnored(t *testing.T) {
+	message := func(kind int, family byte, attributes map[int]string) []byte {
+		body := []byte{family, 0, 0, 0}
+		for _, id := range []int{1, 2, 3} {
+			value, ok := attributes[id]
+			if !ok {
+				continue
+			}
+			one := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)+1))
+			one = append(binary.NativeEndian.AppendUint16(one, uint16(id)), value+"\x00"...)
+			body = append(body, append(one, make([]byte, align(len(one))-len(one))...)...)
+		}
+		header := binary.NativeEndian.AppendUint32(nil, uint32(16+len(body)))
+		header = binary.NativeEndian.AppendUint16(header, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|kind))
+		return append(append(header, make([]byte, 10)...), body...)
+	}
+	const chainDeleted, ruleDeleted, tableDeleted = unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELTABLE
+	for name, test := range map[string]struct {
+		message []byte
+		want    bool
+	}{
+		"our chain":          {message(chainDeleted, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"}), true},
+		"IPv6":               {message(chainDeleted, unix.AF_INET6, map[int]string{1: "filter", 3: "OURS"}), true},
+		"our rule":           {message(ruleDeleted, unix.AF_INET, map[int]string{1: "filter", 2: "INPUT"}), true},
+		"a table of ours":    {message(tableDeleted, unix.AF_INET, map[int]string{1: "mangle"}), true},
+		"another chain":      {message(chainDeleted, unix.AF_INET, map[int]string{1: "nat", 3: "KUBE-SVC-X"}), false},
+		"a rule of services": {message(ruleDeleted, unix.AF_INET, map[int]string{1: "nat", 2: "KUBE-SERVICES"}), false},
+		"a rule of IPv4":     {message(ruleDeleted, unix.AF_INET6, map[int]string{1: "filter", 2: "INPUT"}), false},
+		"another table":      {message(tableDeleted, unix.AF_INET, map[int]string{1: "kube-proxy"}), false},
+		"another family":     {message(tableDeleted, 7, map[int]string{1: "mangle"}), false},
+		"a new chain":        {message(unix.NFT_MSG_NEWCHAIN, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"}), false},
+		"cut off":            {message(chainDeleted, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"})[:30], false},
+		"empty":              {nil, false},
+	} {
+		require.Equal(t, test.want, anyDeleted(test.message, testConfig().concerns), name)
+		other := message(unix.NFT_MSG_NEWRULE, unix.AF_INET, map[int]string{1: "nat"})
+		require.Equal(t, test.want, anyDeleted(append(other, test.message...), testConfig().concerns), "%s, as the second one", name)
+	}
+}

@@ -50,6 +50,7 @@ func (l Layout) cleanupHost(ctx context.Context) error {
 		l.cleanupNetwork(ctx),
 		l.removeProxyRules(ctx),
 		l.removeAddressFilter(ctx),
+		l.removeFirewallRules(ctx),
 		l.removeMasquerade6(ctx),
 		l.removeAddresses(),
 		l.removePodRoutes(),

@@ -62,7 +62,7 @@ type RunConfig struct {
 // `berth controllers` can run them as well, or a cluster has its own service proxy or DNS.
 func OptionalComponents() []string {
 	return []string{
-		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName,
+		"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset", proxyName, dnsName, addressFilterName, firewallName,
 		routesName, approverName, loadBalancerName, snapshotsName, pageName,
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/up/containerd"
+	"github.com/berth-dev/berth/up/firewall"
 	"github.com/berth-dev/berth/up/removal"
 )
 
@@ -34,21 +35,23 @@ type Leftover struct {
 	Disks   []string
 	Cgroups []string
 	Shims   []int
-	// Bridge says that its pod bridge exists; Rules are the Pod ranges that the firewall still masquerades for it, and Tables
-	// counts its tables of nftables.
-	Bridge bool
-	Rules  []netip.Prefix
-	Tables int
+	// Bridge says that its pod bridge exists; Rules are the Pod ranges that the firewall still masquerades for it, Accepts says
+	// that the firewall accepts its Pods' packets, and Tables counts its tables of nftables.
+	Bridge  bool
+	Rules   []netip.Prefix
+	Accepts bool
+	Tables  int
 }
 
 // hostState is the state of the machine in which leftovers are searched.
 type hostState struct {
 	// root is the parent directory of proc, sys and run.
 	root string
-	// mounts are all mount points, disks the images of all loop devices, rules the masqueraded ranges by bridge, tables the
-	// names of the tables of nftables in all families.
+	// mounts are all mount points, disks the images of all loop devices, rules the masqueraded ranges by bridge, accepted the
+	// interfaces whose packets the firewall accepts, tables the names of the tables of nftables in all families.
 	mounts, disks []string
 	rules         map[string][]netip.Prefix
+	accepted      []string
 	tables        []string
 }
 
@@ -74,6 +77,9 @@ func readHostState(ctx context.Context) (hostState, error) {
 	s.tables = listTables(ctx)
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return s, nil //nolint:nilerr // no iptables, no rules of it
+	}
+	if s.accepted, err = firewall.Interfaces(ctx); err != nil {
+		return s, err
 	}
 	s.rules, err = containerd.Masquerades(ctx)
 	return s, err
@@ -130,6 +136,11 @@ func (s hostState) leftovers() []*Leftover {
 	for bridge, rules := range s.rules {
 		if id, ok := strings.CutPrefix(bridge, "berth"); ok && idPattern.MatchString(id) {
 			of(id).Rules = rules
+		}
+	}
+	for _, name := range s.accepted {
+		if id, ok := strings.CutPrefix(name, "berth"); ok && idPattern.MatchString(id) {
+			of(id).Accepts = true
 		}
 	}
 	for _, table := range s.tables {

@@ -40,12 +40,12 @@ func TestAClusterWithAProcessLives(t *testing.T) {
 }
 
 func TestATableOfTheFirewallIsALeftover(t *testing.T) {
-	s := hostState{root: machine(t), tables: []string{"filter", "kube-proxy", "berthold", "berthfeedbeef", "berthfeedbeef"}}
+	s := hostState{root: machine(t), accepted: []string{"berthfeedbeef", "berth-other"}, tables: []string{"filter", "kube-proxy", "berthold", "berthfeedbeef", "berthfeedbeef"}}
 	dead := s.leftovers()
 	require.Len(t, dead, 2)
-	require.Equal(t, &Leftover{ID: "feedbeef", Tables: 2}, dead[1])
+	require.Equal(t, &Leftover{ID: "feedbeef", Accepts: true, Tables: 2}, dead[1])
 	require.Zero(t, dead[0].Tables)
-	s.tables = []string{"berth" + clusterID("/data")}
+	s.tables, s.accepted = []string{"berth" + clusterID("/data")}, nil
 	require.Len(t, s.leftovers(), 1, "its cluster runs")
 }
 

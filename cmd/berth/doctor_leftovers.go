@@ -19,7 +19,11 @@ func leftoverDiagnosis(r *up.Leftover) diagnosis {
 	count(len(r.Mounts), "mounts")
 	count(len(r.Cgroups), "cgroups")
 	count(len(r.Disks), "loop devices")
-	count(len(r.Rules), "firewall rules")
+	rules := len(r.Rules)
+	if r.Accepts {
+		rules++
+	}
+	count(rules, "firewall rules")
 	count(r.Tables, "nftables tables berth"+r.ID)
 	if r.Bridge {
 		parts = append(parts, "bridge berth"+r.ID)

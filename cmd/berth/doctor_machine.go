@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -91,38 +90,6 @@ func checkModules(ctx context.Context, modules []kernelmodule.Module) diagnosis 
 			restrictions = append(restrictions, d.Found)
 		}
 		d.Found = strings.Join(restrictions, "; ")
-	}
-	return d
-}
-
-func checkFirewall() diagnosis {
-	for _, name := range []string{"iptables", "nft"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return diagnosis{Name: "firewall", Severity: severityOK, Found: path}
-		}
-	}
-	return diagnosis{Name: "firewall", Severity: severityError, Found: "neither iptables nor nft found; Pod networking needs one of them",
-		Remedy: "apt-get install iptables"}
-}
-
-// checkForwarding checks whether the firewall drops what Pods send to other networks, as Docker sets it up.
-func checkForwarding(ctx context.Context) diagnosis {
-	d := diagnosis{Name: "forwarding", Severity: severityOK, Found: "the firewall lets Pods reach other networks"}
-	program, err := exec.LookPath("iptables")
-	if err != nil || os.Geteuid() != 0 {
-		d.Found = "not checked: it needs root and iptables"
-		return d
-	}
-	out, err := exec.CommandContext(ctx, program, "-w", "5", "-S", "FORWARD").CombinedOutput()
-	if err != nil {
-		d.Severity, d.Found = severityWarning, fmt.Sprintf("failed to list the firewall's rules: iptables -S FORWARD: %v: %s", err, strings.TrimSpace(string(out)))
-		return d
-	}
-	rules := string(out)
-	// A rule of the user that names the clusters' interfaces is taken for the remedy.
-	if strings.Contains(rules, "-P FORWARD DROP") && !strings.Contains(rules, "-i berth+") {
-		d.Severity, d.Found = severityWarning, "the firewall drops forwarded packets (iptables, policy of FORWARD): Pods cannot reach other networks"
-		d.Remedy = "iptables -I FORWARD -i berth+ -j ACCEPT; iptables -I FORWARD -o berth+ -j ACCEPT"
 	}
 	return d
 }

@@ -3,12 +3,15 @@ package main
 import (
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/internal/kernelmodule"
+	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/up"
 )
 
@@ -19,29 +22,47 @@ func TestLeftoversAreWorded(t *testing.T) {
 	require.NotEmpty(t, d.confirmation, "--fix asks first")
 
 	d = leftoverDiagnosis(&up.Leftover{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},
-		Rules: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}})
-	require.Equal(t, "1 mounts, 1 loop devices, 1 firewall rules of the cluster in /data", d.Found)
+		Rules: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, Accepts: true})
+	require.Equal(t, "1 mounts, 1 loop devices, 2 firewall rules of the cluster in /data", d.Found)
 }
 
-// TestAFirewallThatDropsForwardedPacketsIsDiagnosed runs a program in the place of iptables.
-func TestAFirewallThatDropsForwardedPacketsIsDiagnosed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+// TestAFirewallThatDropsPacketsOfPodsIsDiagnosed has the real nft, in a network of its own.
+func TestAFirewallThatDropsPacketsOfPodsIsDiagnosed(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft")
 	}
-	dir := t.TempDir()
-	t.Setenv("PATH", dir)
-	require.Equal(t, "not checked: it needs root and iptables", checkForwarding(t.Context()).Found)
-	for rules, want := range map[string]severity{
-		"-P FORWARD ACCEPT": severityOK,
-		"-P FORWARD DROP":   severityWarning,
-		"-P FORWARD DROP\n-A FORWARD -i berth+ -j ACCEPT":    severityOK,
-		"-P FORWARD DROP\n-A FORWARD -i docker0 -j ACCEPT\n": severityWarning,
+	if testnet.RunInNew(t) {
+		return
+	}
+	for name, test := range map[string]struct {
+		tables, remedy string
+	}{
+		"no firewall":         {"", ""},
+		"Docker":              {"table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }; }", ""},
+		"accepting":           {"table inet filter { chain forward { type filter hook forward priority filter; policy accept; }; }", ""},
+		"on the way out":      {"table inet filter { chain output { type filter hook output priority filter; policy drop; }; }", ""},
+		"dropping":            {"table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }", "nft add rule inet filter forward iifname '\"berth*\"' accept; nft add rule inet filter forward oifname '\"berth*\"' accept"},
+		"for this machine":    {"table inet own { chain to-us { type filter hook input priority 5; policy drop; }; }", "nft add rule inet own to-us iifname '\"berth*\"' meta l4proto '{ tcp, udp }' th dport '{ 53, 6443, 10250 }' accept"},
+		"firewalld":           {"table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; reject; }; }", "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"},
+		"firewalld with zone": {`table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; iifname "berth*" accept; reject; }; }`, ""},
 	} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\nprintf '%b' '"+rules+"'\n"), 0o755))
+		apply := func(command, input string) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+			cmd.Stdin = strings.NewReader(input)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s: %s: %s", name, command, out)
+		}
+		apply("nft -f -", "flush ruleset\n"+test.tables+"\n")
 		d := checkForwarding(t.Context())
-		require.Equal(t, want, d.Severity, rules)
-		require.Equal(t, want != severityOK, d.Remedy != "")
+		require.Equal(t, test.remedy, d.Remedy, name)
+		require.Equal(t, test.remedy != "", d.Severity == severityWarning, name)
+		if strings.HasPrefix(test.remedy, "nft ") {
+			apply(test.remedy, "")
+			require.Equal(t, severityOK, checkForwarding(t.Context()).Severity, "after the remedy of %s", name)
+		}
 	}
+	t.Setenv("PATH", t.TempDir())
+	require.Equal(t, "not checked: it needs root and nft", checkForwarding(t.Context()).Found)
 }
 
 // TestMissingModulesAreDiagnosed runs a modprobe that could load one module.

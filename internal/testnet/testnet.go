@@ -16,6 +16,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -137,7 +138,12 @@ func RunInNew(t *testing.T) (passed bool) {
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace needs root: run the tests as root")
 	}
-	command := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	// The test's own flags, of which the last one counts.
+	args := append(slices.Clone(os.Args[1:]), "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.testlogfile=")
+	if deadline, ok := t.Deadline(); ok {
+		args = append(args, "-test.timeout="+time.Until(deadline).String())
+	}
+	command := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	command.Env = append(os.Environ(), inNamespaces+"=1")
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
 	output, err := command.CombinedOutput()

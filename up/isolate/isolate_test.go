@@ -39,23 +39,23 @@ func TestTwoClustersGetDifferentAddresses(t *testing.T) {
 	config := Config{Link: "berth-test-link"}
 	first, err := config.claimLink()
 	require.NoError(t, err)
-	defer first.close()
+	defer first.close(t.Context())
 	second, err := config.claimLink()
 	require.NoError(t, err)
 	require.NotEqual(t, first.inside, second.inside)
 	require.Equal(t, first.outside.V4.Next(), first.inside.V4)
 	again := second.inside
-	second.close()
+	second.close(t.Context())
 
 	third, err := config.claimLink()
 	require.NoError(t, err)
 	require.Equal(t, again, third.inside, "a cluster keeps its addresses where it can")
-	third.close()
+	third.close(t.Context())
 
 	config.Avoid = []netip.Prefix{pools[0]}
 	other, err := config.claimLink()
 	require.NoError(t, err)
-	defer other.close()
+	defer other.close(t.Context())
 	require.True(t, pools[1].Contains(other.inside.V4))
 
 	config.Avoid = pools

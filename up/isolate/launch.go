@@ -36,8 +36,8 @@ func (c Config) Launch(ctx context.Context) (code int, err error) {
 	if err != nil {
 		return 1, errors.Join(err, c.removeNewDataDir())
 	}
+	defer link.close(ctx)
 	ctx, cancel := context.WithCancel(ctx)
-	defer link.close()
 	defer cancel()
 	first, control, err := c.startInit(lock)
 	if err != nil {
@@ -117,6 +117,7 @@ func (c Config) connect(ctx context.Context, link *link, pid int, control io.Wri
 		if err := link.create(pid); err != nil {
 			return err
 		}
+		link.passFirewall(ctx)
 		if err := link.relay(ctx, pid, c.Resolvers); err != nil {
 			return err
 		}

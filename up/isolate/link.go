@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -17,7 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/ipforward"
+	"github.com/berth-dev/berth/internal/iptables"
 	"github.com/berth-dev/berth/internal/routes"
+	"github.com/berth-dev/berth/up/firewall"
 )
 
 // pools are the networks from which links get their addresses: the one for benchmarks (RFC 2544) and the one of carriers
@@ -42,7 +45,8 @@ type link struct {
 	// masquerades own the machine's rules for the link, one for each family.
 	masquerades []*masquerade
 	relays      []*relay
-	running     sync.WaitGroup // the relays
+	running     sync.WaitGroup // the relays, and what keeps the rules of passFirewall
+	passes      bool           // the machine's firewall has rules of passFirewall
 }
 
 // addresses are those of one end of a link. V6 is invalid if the link has no IPv6.
@@ -178,6 +182,17 @@ func (l *link) translate() error {
 	return nil
 }
 
+// passFirewall lets what comes from the link and leads to it pass a firewall of the machine that drops the unknown, until ctx ends.
+func (l *link) passFirewall(ctx context.Context) {
+	l.passes = true
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	l.running.Go(contained("isolate.passFirewall", func() {
+		if err := (firewall.Interface{Name: l.name, IPv6: l.inside.V6.IsValid()}).Keep(ctx, iptables.Deps{Logger: logger}); err != nil {
+			log("%v", err)
+		}
+	}))
+}
+
 // configure sets the addresses of an interface and brings the interface up.
 func configure(name string, prefixes []netip.Prefix) error {
 	found, err := netlink.LinkByName(name)
@@ -255,8 +270,8 @@ func (l *link) relay(ctx context.Context, pid int, servers []netip.Addr) (err er
 	return err
 }
 
-// close releases the addresses, removes the machine's rules and ends the relays.
-func (l *link) close() {
+// close releases the addresses, removes the machine's rules and ends the relays. The context of what runs for the link has ended.
+func (l *link) close(ctx context.Context) {
 	for _, relay := range l.relays {
 		relay.close()
 	}
@@ -266,5 +281,11 @@ func (l *link) close() {
 	}
 	for _, rules := range l.masquerades {
 		rules.close()
+	}
+	if !l.passes {
+		return
+	}
+	if err := firewall.Remove(context.WithoutCancel(ctx), l.name); err != nil {
+		log("%v", err)
 	}
 }

@@ -177,12 +177,12 @@ func (u *components) parts() []part {
 	c := u.cluster
 	if c.config.Member != nil {
 		return []part{
-			{"kubelet", u.node, u.newMemberKubelet}, {firewallName, u.node, c.newFirewall}, {proxyName, u.services, c.newProxy}, {routesName, u.services, c.newPodRoutes},
+			{"kubelet", u.node, u.newMemberKubelet}, {firewallName, u.node, c.newFirewall}, {tablesName, u.node, c.newTables}, {proxyName, u.services, c.newProxy}, {routesName, u.services, c.newPodRoutes},
 			{announcerName, u.services, c.newAnnouncer},
 		}
 	}
 	return []part{
-		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver}, {firewallName, u.node, c.newFirewall},
+		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver}, {firewallName, u.node, c.newFirewall}, {tablesName, u.node, c.newTables},
 		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
 		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
 		{"replicaset", u.controllers, c.newReplicaSetController}, {snapshotsName, u.controllers, c.newSnapshotBinders},

@@ -74,7 +74,13 @@ func readHostState(ctx context.Context) (hostState, error) {
 	if os.Geteuid() != 0 {
 		return s, nil
 	}
-	s.tables = listTables(ctx)
+	tables, err := listTables(ctx)
+	if err != nil {
+		tables = nil // a machine without nft or without nftables has none
+	}
+	for table := range tables {
+		s.tables = append(s.tables, table.name)
+	}
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return s, nil //nolint:nilerr // no iptables, no rules of it
 	}
@@ -83,22 +89,6 @@ func readHostState(ctx context.Context) (hostState, error) {
 	}
 	s.rules, err = containerd.Masquerades(ctx)
 	return s, err
-}
-
-// listTables returns the names of the tables of nftables, once for each family that has one of the name. A machine without nft or
-// without nftables has none.
-func listTables(ctx context.Context) []string {
-	list, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for line := range strings.Lines(string(list)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "table" {
-			names = append(names, fields[2])
-		}
-	}
-	return names
 }
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}$`)

@@ -133,7 +133,7 @@ func (c *Cluster) nodePortAddresses() []string {
 func (c *Cluster) newProxy() (runFunc, error) {
 	if c.adopted(proxyName) {
 		c.servicesReady[proxyName].set(nil)
-		return c.program(supervisor.Program{Name: proxyName}), nil
+		return guardProxyTables(c.program(supervisor.Program{Name: proxyName}), true, c.logger), nil
 	}
 	config, metrics, err := c.proxyConfig()
 	if err != nil {
@@ -150,9 +150,10 @@ func (c *Cluster) newProxy() (runFunc, error) {
 	health := &supervisor.Health{
 		Network: "tcp", Address: metrics, Send: []byte("GET /livez HTTP/1.0\r\n\r\n"), Timeout: healthTimeout, Failures: maxHealthFailures,
 	}
-	return c.withReadiness(proxyName, proxyReady(metrics), c.program(supervisor.Program{
+	run := c.program(supervisor.Program{
 		Name: proxyName, Argv: []string{c.Program("berth-controlplane"), proxyName, "--config", file}, Env: environment, Health: health,
-	})), nil
+	})
+	return c.withReadiness(proxyName, proxyReady(metrics), guardProxyTables(run, false, c.logger)), nil
 }
 
 // proxyMetrics serves the metrics of this machine's kube-proxy, which serves them on loopback, to those who may read the kubelet's.

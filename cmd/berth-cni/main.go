@@ -11,8 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
@@ -74,29 +72,6 @@ func parse(data []byte) (*config, *types100.Result, error) {
 	return &c, result, nil
 }
 
-// portOf finds the port of the bridge, and the Pod's addresses, in the result of the plugin bridge.
-func portOf(bridge string, result *types100.Result) (addressfilter.Port, error) {
-	var port addressfilter.Port
-	for _, link := range result.Interfaces {
-		switch {
-		case link.Sandbox != "":
-			card, err := net.ParseMAC(link.Mac)
-			if err != nil {
-				return port, fmt.Errorf("interface %s: %w", link.Name, err)
-			}
-			port.Card = card
-		case link.Name != bridge:
-			port.Name = link.Name
-		}
-	}
-	for _, ip := range result.IPs {
-		if address, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			port.Addresses = append(port.Addresses, address.Unmap())
-		}
-	}
-	return port, nil
-}
-
 // connects reports whether it is this plugin that connects the Pod to the bridge.
 func (c *config) connects() bool { return c.IPAM.Type != "" }
 
@@ -105,7 +80,7 @@ func (c *config) restrict(result *types100.Result) error {
 	if !c.AddressFilter {
 		return nil
 	}
-	port, err := portOf(c.Bridge, result)
+	port, err := addressfilter.PortOf(c.Bridge, result)
 	if err != nil {
 		return err
 	}
@@ -117,7 +92,7 @@ func (c *config) release(result *types100.Result) error {
 	if !c.AddressFilter || result == nil {
 		return nil // what an ADD that failed has left goes with the table
 	}
-	port, err := portOf(c.Bridge, result)
+	port, err := addressfilter.PortOf(c.Bridge, result)
 	if err != nil {
 		return err
 	}

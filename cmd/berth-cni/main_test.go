@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/up/addressfilter"
 )
 
 // network is the plugin's part of a network's configuration with the result of the plugin bridge.
@@ -36,7 +38,7 @@ func TestThePodIsFoundInTheResultOfTheBridge(t *testing.T) {
 	c, result, err := parse(network(nil))
 	require.NoError(t, err)
 	require.Empty(t, c.RuntimeConfig.PortMappings)
-	port, err := portOf(c.Bridge, result)
+	port, err := addressfilter.PortOf(c.Bridge, result)
 	require.NoError(t, err)
 	require.Equal(t, "veth1", port.Name)
 	require.Equal(t, "02:00:00:00:00:05", port.Card.String())

@@ -73,9 +73,9 @@ func listChains(ctx context.Context, nft string) ([]nftChain, error) {
 	return chains, nil
 }
 
-// rules are the chain's rules as nft lists them; empty if it cannot.
+// rules are the rules of the chain's table as nft lists them; empty if it cannot. firewalld has those of zones in chains of their own.
 func (c nftChain) rules(ctx context.Context, nft string) string {
-	out, err := exec.CommandContext(ctx, nft, "list", "chain", c.Family, c.Table, c.Name).Output()
+	out, err := exec.CommandContext(ctx, nft, "list", "table", c.Family, c.Table).Output()
 	if err != nil {
 		return ""
 	}

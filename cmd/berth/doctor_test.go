@@ -44,7 +44,7 @@ func TestAFirewallThatDropsPacketsOfPodsIsDiagnosed(t *testing.T) {
 		"dropping":            {"table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }", "nft add rule inet filter forward iifname '\"berth*\"' accept; nft add rule inet filter forward oifname '\"berth*\"' accept"},
 		"for this machine":    {"table inet own { chain to-us { type filter hook input priority 5; policy drop; }; }", "nft add rule inet own to-us iifname '\"berth*\"' meta l4proto '{ tcp, udp }' th dport '{ 53, 6443, 10250 }' accept"},
 		"firewalld":           {"table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; reject; }; }", "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"},
-		"firewalld with zone": {`table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; iifname "berth*" accept; reject; }; }`, ""},
+		"firewalld with zone": {`table inet firewalld { chain zones { iifname "berth*" accept; }; chain filter_FORWARD { type filter hook forward priority 10; policy accept; jump zones; reject; }; }`, ""},
 	} {
 		apply := func(command, input string) {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)

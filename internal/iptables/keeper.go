@@ -6,32 +6,24 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"slices"
 	"strings"
-	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/contain"
-	"github.com/berth-dev/berth/internal/wakeup"
+	"github.com/berth-dev/berth/internal/nftwatch"
 )
 
-const (
-	// lockSeconds is how long iptables waits for another iptables.
-	lockSeconds = "5"
-	// legacyPeriod is how often the rules of iptables-legacy are checked: its kernel interface has no events.
-	legacyPeriod = time.Minute
-	// initialRetryDelay and maxRetryDelay bound the wait after a failure.
-	initialRetryDelay = time.Second
-	maxRetryDelay     = 5 * time.Minute
-)
+// lockSeconds is how long iptables waits for another iptables.
+const lockSeconds = "5"
 
 // Deps holds what a Keeper uses. All may be nil.
 type Deps struct {
 	// Run runs a program and returns its output; nil executes it.
 	Run func(ctx context.Context, program string, args ...string) (output []byte, err error)
-	// Watch calls changed after each deletion of a chain or rule that concerns those to keep, until ctx ends, and once when it
-	// watches; nil receives the events of nf_tables from the kernel.
-	Watch  func(ctx context.Context, changed func()) error
+	// Watch is that of nftwatch.Deps.
+	Watch  func(ctx context.Context, concerns func(nftwatch.Deletion) bool, started, deleted func()) error
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
@@ -81,7 +73,6 @@ type Keeper struct {
 	deps     Deps
 	config   Config
 	families []family
-	changed  wakeup.Signal
 }
 
 // family is a version of the Internet Protocol whose iptables works here.
@@ -102,11 +93,7 @@ func New(deps Deps, config Config) *Keeper {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
-	k := &Keeper{deps: deps, config: config, changed: wakeup.NewSignal()}
-	if deps.Watch == nil {
-		k.deps.Watch = k.watchTables
-	}
-	return k
+	return &Keeper{deps: deps, config: config}
 }
 
 func run(ctx context.Context, program string, args ...string) ([]byte, error) {
@@ -122,63 +109,9 @@ func (k *Keeper) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	watchCtx, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer contain.Recover("iptables.Start", "")
-		defer close(ended)
-		if err := k.deps.Watch(watchCtx, k.changed.Notify); err != nil && watchCtx.Err() == nil {
-			k.deps.Logger.Warn("cannot watch the packet filter; checking it periodically", "for", k.config.Name, "error", err)
-			k.changed.Notify()
-		}
-	}()
-	defer func() { stop(); <-ended }()
-	return k.keep(ctx, func() bool {
-		select {
-		case <-ended:
-			return true
-		default:
-			return k.anyLegacy()
-		}
+	return nftwatch.Keep(ctx, nftwatch.Deps{Watch: k.deps.Watch, Clock: k.deps.Clock, Logger: k.deps.Logger}, nftwatch.Kept{
+		Name: k.config.Name, Concerns: k.config.concerns, Ensure: k.ensure, HasNoEvents: k.anyLegacy(),
 	})
-}
-
-// keep ensures the rules after each change until ctx ends, and periodically if changes cause no event.
-func (k *Keeper) keep(ctx context.Context, periodically func() bool) error {
-	retry := time.Duration(0)
-	for {
-		wait := time.Duration(0)
-		if err := k.ensure(ctx); err != nil && ctx.Err() == nil {
-			retry = min(max(2*retry, initialRetryDelay), maxRetryDelay)
-			wait = retry
-			k.deps.Logger.Warn("failed to make rules in the packet filter; retrying", "what", k.config.Name, "error", err, "retry", retry)
-		} else {
-			retry = 0
-			if periodically() {
-				wait = legacyPeriod
-			}
-		}
-		if !k.sleep(ctx, wait) {
-			return nil
-		}
-	}
-}
-
-// sleep waits for a change or, if wait is not zero, for that time. It returns false when ctx has ended.
-func (k *Keeper) sleep(ctx context.Context, wait time.Duration) bool {
-	var due <-chan time.Time
-	if wait > 0 {
-		timer := k.deps.Clock.NewTimer(wait)
-		defer timer.Stop()
-		due = timer.C()
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-k.changed.C():
-	case <-due:
-	}
-	return true
 }
 
 func (k *Keeper) anyLegacy() bool {
@@ -209,6 +142,21 @@ func (k *Keeper) find(ctx context.Context) []family {
 		found = append(found, f)
 	}
 	return found
+}
+
+// concerns reports whether a deletion concerns what is kept.
+func (c Config) concerns(deleted nftwatch.Deletion) bool {
+	var rules Rules
+	switch deleted.Family {
+	case unix.NFPROTO_IPV4:
+		rules = c.IPv4
+	case unix.NFPROTO_IPV6:
+		rules = c.IPv6
+	}
+	matches := func(chain Chain) bool {
+		return chain.Table == deleted.Table && (deleted.Chain == "" || chain.Name == deleted.Chain)
+	}
+	return slices.ContainsFunc(rules.Chains, matches) || slices.ContainsFunc(rules.Rules, func(r Rule) bool { return matches(r.Chain) })
 }
 
 // checkTables checks that the kernel has the tables of the family's chains.

@@ -3,7 +3,6 @@ package iptables
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/nftwatch"
 	"github.com/berth-dev/berth/internal/testnet"
 )
 
@@ -52,7 +52,7 @@ func TestMachineWithoutIPTables(t *testing.T) {
 	cancel()
 	require.NoError(t, New(Deps{
 		Run: func(context.Context, string, ...string) ([]byte, error) { return nil, exec.ErrNotFound },
-		Watch: func(context.Context, func()) error {
+		Watch: func(context.Context, func(nftwatch.Deletion) bool, func(), func()) error {
 			require.Fail(t, "nothing to watch")
 			return nil
 		},
@@ -110,7 +110,7 @@ func (s *script) run(_ context.Context, program string, args ...string) ([]byte,
 func TestLegacyIsChecked(t *testing.T) {
 	s := &script{version: "iptables v1.8.9 (legacy)", have: map[string]bool{}, fails: 1, made: make(chan string, 100)}
 	clock := testclock.NewFakeClock(time.Now())
-	start(t, Deps{Run: s.run, Clock: clock, Watch: func(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }}, testConfig())
+	start(t, Deps{Run: s.run, Clock: clock, Watch: noEvents}, testConfig())
 	wait := func(period time.Duration, want int) {
 		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 		clock.Step(period)
@@ -183,42 +183,23 @@ func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
 	holds("behind the rest", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
 }
 
-func TestDeletionsOfOthersAreIgnored(t *testing.T) {
-	message := func(kind int, family byte, attributes map[int]string) []byte {
-		body := []byte{family, 0, 0, 0}
-		for _, id := range []int{1, 2, 3} {
-			value, ok := attributes[id]
-			if !ok {
-				continue
-			}
-			one := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)+1))
-			one = append(binary.NativeEndian.AppendUint16(one, uint16(id)), value+"\x00"...)
-			body = append(body, append(one, make([]byte, align(len(one))-len(one))...)...)
-		}
-		header := binary.NativeEndian.AppendUint32(nil, uint32(16+len(body)))
-		header = binary.NativeEndian.AppendUint16(header, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|kind))
-		return append(append(header, make([]byte, 10)...), body...)
-	}
-	const chainDeleted, ruleDeleted, tableDeleted = unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELTABLE
-	for name, test := range map[string]struct {
-		message []byte
-		want    bool
-	}{
-		"our chain":          {message(chainDeleted, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"}), true},
-		"IPv6":               {message(chainDeleted, unix.AF_INET6, map[int]string{1: "filter", 3: "OURS"}), true},
-		"our rule":           {message(ruleDeleted, unix.AF_INET, map[int]string{1: "filter", 2: "INPUT"}), true},
-		"a table of ours":    {message(tableDeleted, unix.AF_INET, map[int]string{1: "mangle"}), true},
-		"another chain":      {message(chainDeleted, unix.AF_INET, map[int]string{1: "nat", 3: "KUBE-SVC-X"}), false},
-		"a rule of services": {message(ruleDeleted, unix.AF_INET, map[int]string{1: "nat", 2: "KUBE-SERVICES"}), false},
-		"a rule of IPv4":     {message(ruleDeleted, unix.AF_INET6, map[int]string{1: "filter", 2: "INPUT"}), false},
-		"another table":      {message(tableDeleted, unix.AF_INET, map[int]string{1: "kube-proxy"}), false},
-		"another family":     {message(tableDeleted, 7, map[int]string{1: "mangle"}), false},
-		"a new chain":        {message(unix.NFT_MSG_NEWCHAIN, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"}), false},
-		"cut off":            {message(chainDeleted, unix.AF_INET, map[int]string{1: "mangle", 3: "OURS"})[:30], false},
-		"empty":              {nil, false},
+// noEvents is a kernel without nf_tables.
+func noEvents(ctx context.Context, _ func(nftwatch.Deletion) bool, _, _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+
+func TestDeletionsOfOthersDoNotConcernAKeeper(t *testing.T) {
+	for deletion, want := range map[nftwatch.Deletion]bool{
+		{Family: unix.NFPROTO_IPV4, Table: "mangle", Chain: "OURS"}:       true,
+		{Family: unix.NFPROTO_IPV6, Table: "filter", Chain: "OURS"}:       true,
+		{Family: unix.NFPROTO_IPV4, Table: "filter", Chain: "INPUT"}:      true, // which has a rule of ours
+		{Family: unix.NFPROTO_IPV4, Table: "mangle"}:                      true,
+		{Family: unix.NFPROTO_IPV6, Table: "filter", Chain: "INPUT"}:      false,
+		{Family: unix.NFPROTO_IPV4, Table: "nat", Chain: "KUBE-SERVICES"}: false,
+		{Family: unix.NFPROTO_IPV4, Table: "kube-proxy"}:                  false,
+		{Family: unix.NFPROTO_BRIDGE, Table: "mangle"}:                    false,
 	} {
-		require.Equal(t, test.want, anyDeleted(test.message, testConfig().concerns), name)
-		other := message(unix.NFT_MSG_NEWRULE, unix.AF_INET, map[int]string{1: "nat"})
-		require.Equal(t, test.want, anyDeleted(append(other, test.message...), testConfig().concerns), "%s, as the second one", name)
+		require.Equal(t, want, testConfig().concerns(deletion), "%v", deletion)
 	}
 }

@@ -25,7 +25,7 @@ ip6tables -A INPUT -p ipv6-icmp -j ACCEPT # neighbours find each other by it
 `
 
 // TestPodsPassTheMachinesFirewall runs clusters on a machine whose firewall drops what no rule accepts, also when another
-// program has removed all rules.
+// program has removed all rules, or all tables, those of the cluster among them.
 func TestPodsPassTheMachinesFirewall(t *testing.T) {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		t.Skip("needs iptables")
@@ -61,6 +61,14 @@ func TestPodsPassTheMachinesFirewall(t *testing.T) {
 		checkOtherNetwork(t, c)
 		sh("iptables -F && iptables -X && ip6tables -F && ip6tables -X && " + dropRest)
 		reaches(name + ", after all rules were removed")
+		if name == "normal" { // on the machine the isolated one has no table that others can remove
+			sh("nft flush ruleset\n" + dropRest)
+			reaches(name + ", after all tables were removed")
+			c.mustRun("kubectl", "scale", "statefulset/web", "--replicas=3")
+			c.waitPod("statefulset.kubernetes.io/pod-name=web-2", "ready", isReady)
+			require.Contains(t, sh("iptables -t nat -S POSTROUTING"), "berth pods on berth"+c.id())
+			require.Contains(t, sh("nft list table ip6 berth"+c.id()), "masquerade")
+		}
 		c.stop()
 		require.Empty(t, c.leftovers())
 		require.NotContains(t, sh("iptables -S; ip6tables -S"), "berth")

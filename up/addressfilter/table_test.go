@@ -3,7 +3,9 @@ package addressfilter
 import (
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -143,6 +145,42 @@ func TestPortsSendFromTheirOwnAddresses(t *testing.T) {
 		check(table.Release(podPort()))
 		if table.Restrict(podPort()) == nil {
 			t.Error("a Pod that cannot be restricted is started")
+		}
+	})
+}
+
+// TestRunningPodsAreRestrictedAgain has the files of the runtime's cache when another program has removed the table.
+func TestRunningPodsAreRestrictedAgain(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		dir := t.TempDir()
+		write := func(name, content string) string {
+			file := filepath.Join(dir, name)
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Error(err)
+			}
+			return file
+		}
+		result := func(port string) string {
+			return `{"kind": "cniCacheV1", "containerId": "c", "ifName": "eth0", "networkName": "br0", "result": {"cniVersion": "1.0.0",
+				"interfaces": [{"name": "br0", "mac": "02:00:00:00:00:01"}, {"name": "` + port + `", "mac": "02:00:00:00:00:02"},
+					{"name": "eth0", "mac": "` + podCard + `", "sandbox": "/run/netns/c"}],
+				"ips": [{"interface": 2, "address": "10.1.0.5/16", "gateway": "10.1.0.1"}, {"interface": 2, "address": "fd00::5/64"}]}}`
+		}
+		files := []string{
+			write("damaged", `{"kind"`), write("of an ended Pod", result("port9")), filepath.Join(dir, "missing"), write("running", result("port0")),
+		}
+		table := Table{Bridge: "br0", IPv6: true}
+		if err := table.Install(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := table.RestrictAll(files); err == nil || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "missing") {
+			t.Error("it reports the damaged file alone: ", err)
+		}
+		if !m.reaches("10.1.0.5") || !m.reaches6("fd00::5") {
+			t.Error("a Pod does not reach anything with its own address")
+		}
+		if m.reaches("10.1.0.6") || m.reaches6("fd00::6") {
+			t.Error("a Pod can send from another address")
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package iptables
+package nftwatch
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +24,19 @@ const (
 // headerSize is the size of the header of nfnetlink messages, after that of netlink.
 const headerSize = 4
 
-// watchTables implements Deps.Watch.
-func (k *Keeper) watchTables(ctx context.Context, changed func()) error {
+// Deletion is the deletion of a table, a chain, or rules of a chain.
+type Deletion struct {
+	// Family is that of the table, one of NFPROTO_*.
+	Family uint8
+	// Table is the table's name.
+	Table string
+	// Chain is the name of the chain that was deleted, or of which rules were; empty if the whole table was.
+	Chain string
+}
+
+// Watch calls deleted after each deletion that concerns the caller, until ctx ends; several at once are one call. It calls started when
+// it watches: what was deleted before is not reported. Both are called in turn, and must not block.
+func Watch(ctx context.Context, concerns func(Deletion) bool, started, deleted func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("watch nf_tables: %w", err)
@@ -37,7 +47,7 @@ func (k *Keeper) watchTables(ctx context.Context, changed func()) error {
 		return fmt.Errorf("watch nf_tables: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { socket.Close() })()
-	changed() // what was deleted before the watch
+	started()
 	buffer := make([]byte, 1<<16)
 	for {
 		n, err := socket.Read(buffer)
@@ -45,32 +55,34 @@ func (k *Keeper) watchTables(ctx context.Context, changed func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS): // events were lost
-			changed()
+			deleted()
 		case err != nil:
 			return fmt.Errorf("watch nf_tables: %w", err)
-		case anyDeleted(buffer[:n], k.config.concerns):
-			changed()
+		case anyDeleted(buffer[:n], concerns):
+			deleted()
 		}
 	}
 }
 
-// anyDeleted reports whether one of the netlink messages is the deletion of a table, a chain or rules that concerns those to keep.
-func anyDeleted(messages []byte, concerns concerns) bool {
+// anyDeleted reports whether one of the netlink messages is a deletion that concerns the caller.
+func anyDeleted(messages []byte, concerns func(Deletion) bool) bool {
 	for len(messages) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(messages))
 		if size < unix.SizeofNlMsghdr || size > len(messages) {
 			return false
 		}
-		if kind := binary.NativeEndian.Uint16(messages[4:]); kind>>8 == unix.NFNL_SUBSYS_NFTABLES &&
-			deletes(int(kind&0xff), messages[unix.SizeofNlMsghdr:size], concerns) {
-			return true
+		if kind := binary.NativeEndian.Uint16(messages[4:]); kind>>8 == unix.NFNL_SUBSYS_NFTABLES {
+			if one, ok := parse(int(kind&0xff), messages[unix.SizeofNlMsghdr:size]); ok && concerns(one) {
+				return true
+			}
 		}
 		messages = messages[min(align(size), len(messages)):]
 	}
 	return false
 }
 
-func deletes(kind int, body []byte, concerns concerns) bool {
+// parse reads a message of nf_tables; ok says that it is about a deletion.
+func parse(kind int, body []byte) (one Deletion, ok bool) {
 	nameAttribute := 0
 	switch kind {
 	case unix.NFT_MSG_DELTABLE:
@@ -79,12 +91,12 @@ func deletes(kind int, body []byte, concerns concerns) bool {
 	case unix.NFT_MSG_DELRULE:
 		nameAttribute = attributeRuleChain
 	default:
-		return false
+		return one, false
 	}
-	if len(body) < headerSize || body[0] != unix.AF_INET && body[0] != unix.AF_INET6 {
-		return false
+	if len(body) < headerSize {
+		return one, false
 	}
-	var table, name string
+	one.Family = body[0]
 	for rest := body[headerSize:]; len(rest) >= unix.SizeofNlAttr; {
 		size := int(binary.NativeEndian.Uint16(rest))
 		if size < unix.SizeofNlAttr || size > len(rest) {
@@ -93,28 +105,14 @@ func deletes(kind int, body []byte, concerns concerns) bool {
 		value := strings.TrimRight(string(rest[unix.SizeofNlAttr:size]), "\x00")
 		switch int(binary.NativeEndian.Uint16(rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)) {
 		case attributeTable:
-			table = value
+			one.Table = value
 		case nameAttribute:
-			name = value
+			one.Chain = value
 		}
 		rest = rest[min(align(size), len(rest)):]
 	}
-	if nameAttribute != 0 && name == "" {
-		return false // an unnamed chain
-	}
-	return concerns(body[0] == unix.AF_INET6, table, name)
-}
-
-// concerns reports whether the deletion of a chain, of rules of it, or, if its name is empty, of a whole table concerns what is kept.
-type concerns func(ipv6 bool, table, name string) bool
-
-func (c Config) concerns(ipv6 bool, table, name string) bool {
-	rules := c.IPv4
-	if ipv6 {
-		rules = c.IPv6
-	}
-	matches := func(chain Chain) bool { return chain.Table == table && (name == "" || chain.Name == name) }
-	return slices.ContainsFunc(rules.Chains, matches) || slices.ContainsFunc(rules.Rules, func(r Rule) bool { return matches(r.Chain) })
+	// Chains without a name are parts of others.
+	return one, one.Table != "" && (nameAttribute == 0 || one.Chain != "")
 }
 
 // align rounds up to the alignment of netlink.

@@ -1,0 +1,135 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/nftwatch"
+	"github.com/berth-dev/berth/up/addressfilter"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+// tablesName is the name of what makes the cluster's own tables again, among the components.
+const tablesName = "firewall-tables"
+
+// newTables returns the component that makes the cluster's own tables of nftables again when another program has removed them, as
+// `nft -f /etc/nftables.conf` does with all tables. For those of kube-proxy see guardProxyTables.
+func (c *Cluster) newTables() (runFunc, error) {
+	return func(ctx context.Context) error {
+		return nftwatch.Keep(ctx, nftwatch.Deps{Clock: c.clock, Logger: c.logger}, nftwatch.Kept{
+			Name: "the cluster's tables",
+			Concerns: func(deleted nftwatch.Deletion) bool {
+				return deleted.Table == c.Bridge() && deleted.Chain == "" ||
+					deleted.Family == unix.NFPROTO_IPV4 && deleted.Table == "nat" && (deleted.Chain == "" || deleted.Chain == "POSTROUTING")
+			},
+			Ensure: c.ensureTables,
+		})
+	}, nil
+}
+
+// ensureTables makes what is missing of the cluster's own tables, and the rule that masquerades IPv4.
+func (c *Cluster) ensureTables(ctx context.Context) error {
+	tables, err := listTables(ctx)
+	if err != nil && (c.addressFilter || c.Pods6.IsValid()) {
+		return err
+	}
+	var errs []error
+	if c.addressFilter && (!tables[nftTable{"bridge", c.Bridge()}] || !tables[nftTable{"ip", c.Bridge()}]) {
+		errs = append(errs, c.restoreAddressFilter(ctx))
+	}
+	if c.Pods6.IsValid() && !tables[nftTable{"ip6", c.Bridge()}] {
+		errs = append(errs, c.installMasquerade6(ctx))
+	}
+	if config := c.runtime.Load(); config != nil && config.ClusterMasquerade {
+		errs = append(errs, config.Masquerade(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// restoreAddressFilter makes the filter of addresses again, with the Pods that run.
+func (c *Cluster) restoreAddressFilter(ctx context.Context) error {
+	table := addressfilter.Table{Bridge: c.Bridge(), IPv6: c.Pods6.IsValid()}
+	if err := table.Install(ctx); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(containerd.Config{Bridge: c.Bridge()}.NetworkCache())
+	if err != nil {
+		return err
+	}
+	if err := table.RestrictAll(files); err != nil { // it would be no better the next time
+		c.logger.Warn("failed to keep all Pods to their own addresses again", "error", err)
+	}
+	return nil
+}
+
+// errProxyTablesRemoved ends the component of kube-proxy, which writes its tables when it starts.
+var errProxyTablesRemoved = errors.New("another program has removed its table from the firewall")
+
+// guardProxyTables returns a component that ends, to be started again, when another program has removed kube-proxy's tables:
+// kube-proxy itself notices that with the next change of a Service, or after an hour. adopted says that it has been running before.
+func guardProxyTables(run runFunc, adopted bool, logger *slog.Logger) runFunc {
+	return func(ctx context.Context) error {
+		watched, stop := context.WithCancelCause(ctx)
+		ended := make(chan struct{})
+		defer func() { stop(nil); <-ended }()
+		removed := map[nftTable]bool{{"ip", proxyTable}: adopted}
+		check := func() {
+			tables, err := listTables(watched)
+			for table, isRemoved := range removed {
+				if err == nil && isRemoved && !tables[table] {
+					stop(errProxyTablesRemoved)
+				}
+			}
+			clear(removed)
+		}
+		concerns := func(deleted nftwatch.Deletion) bool {
+			if deleted.Table != proxyTable || deleted.Chain != "" {
+				return false
+			}
+			family := "ip"
+			if deleted.Family == unix.NFPROTO_IPV6 {
+				family = "ip6"
+			}
+			removed[nftTable{family, proxyTable}] = true
+			return true
+		}
+		go func() {
+			defer contain.Recover("up.guardProxyTables", proxyName)
+			defer close(ended)
+			if err := nftwatch.Watch(watched, concerns, check, check); err != nil && watched.Err() == nil {
+				logger.Warn("cannot watch the tables of kube-proxy; Services may be unreachable after another program has removed them", "error", err)
+			}
+		}()
+		err := run(watched)
+		if ctx.Err() == nil && errors.Is(context.Cause(watched), errProxyTablesRemoved) {
+			return errProxyTablesRemoved
+		}
+		return err
+	}
+}
+
+// nftTable is a table of nftables.
+type nftTable struct{ family, name string }
+
+// listTables lists the tables of nftables.
+func listTables(ctx context.Context) (map[nftTable]bool, error) {
+	list, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the firewall's tables: nft list tables: %w", err)
+	}
+	tables := make(map[nftTable]bool)
+	for line := range strings.Lines(string(list)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "table" { // "table ip kube-proxy"
+			tables[nftTable{fields[1], fields[2]}] = true
+		}
+	}
+	return tables, nil
+}

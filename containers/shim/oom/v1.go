@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/containers/shim/guard"
 )
+
+// watchedV1 is a container whose memory.oom_control is watched. The watcher's mutex guards reported and stopped.
+type watchedV1 struct {
+	id, control       string
+	reported, stopped bool
+}
 
 // addV1 follows memory.oom_control of a memory cgroup of version 1.
 func (w *Watcher) addV1(ctx context.Context, id, cgroup string) (stop func(), err error) {
@@ -28,7 +33,7 @@ func (w *Watcher) addV1(ctx context.Context, id, cgroup string) (stop func(), er
 	if err := register(cgroup, fd, int(control.Fd())); err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
-	var reported atomic.Bool
+	watched := &watchedV1{id: id, control: control.Name()}
 	guard.Go(ctx, "oom.v1", func() {
 		var count [8]byte
 		for {
@@ -39,17 +44,33 @@ func (w *Watcher) addV1(ctx context.Context, id, cgroup string) (stop func(), er
 			if _, err := os.Stat(filepath.Join(cgroup, "memory.oom_control")); err != nil {
 				return
 			}
-			reported.Store(true)
-			w.report(id)
+			w.reportV1(watched)
 		}
 	})
 	return func() {
 		_ = events.Close()
-		// The container may have ended by a kill whose event has not been read yet.
-		if kills, err := oomKills(control.Name()); err == nil && kills > 0 && !reported.Load() {
-			w.report(id)
-		}
+		w.stopV1(watched)
 	}, nil
+}
+
+// reportV1 reports a kill, unless the watch has been stopped.
+func (w *Watcher) reportV1(one *watchedV1) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !one.stopped {
+		one.reported = true
+		w.report(one.id)
+	}
+}
+
+// stopV1 reports the kill by which the container may have ended, if its event has not been read yet, and lets none be reported later.
+func (w *Watcher) stopV1(one *watchedV1) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one.stopped = true
+	if kills, err := oomKills(one.control); err == nil && kills > 0 && !one.reported {
+		w.report(one.id)
+	}
 }
 
 // register lets the kernel write to an eventfd when the cgroup of an open memory.oom_control is out of memory.

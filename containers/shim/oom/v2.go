@@ -99,17 +99,17 @@ func (w *Watcher) readV2(ctx context.Context) {
 	}
 }
 
-// checkV2 reports the kills since the last check.
+// checkV2 reports the kills since the last check. Another check of the same container waits for that: the container's exit, which is
+// published after the last one, must not come first.
 func (w *Watcher) checkV2(one *watchedV2) {
 	kills, err := oomKills(one.file)
 	if err != nil {
 		return // the cgroup is gone
 	}
 	w.mu.Lock()
-	more := kills > one.kills
-	one.kills = max(kills, one.kills)
-	w.mu.Unlock()
-	if more {
+	defer w.mu.Unlock()
+	if kills > one.kills {
+		one.kills = kills
 		w.report(one.id)
 	}
 }

@@ -34,8 +34,9 @@ type Handover struct {
 	Argv []string `json:"argv"`
 	// Member is set on a machine that joined a cluster: what that says about itself.
 	Member *join.Info `json:"member,omitempty"`
-	// Inside is the address of an isolated cluster; invalid for another.
-	Inside netip.Addr `json:"inside"`
+	// Inside is the address of an isolated cluster, and Inside6 that of IPv6; invalid for another, and Inside6 also without IPv6.
+	Inside  netip.Addr `json:"inside"`
+	Inside6 netip.Addr `json:"inside6"`
 	// Page says that the node's process inherits the page's listening socket.
 	Page          bool      `json:"page,omitempty"`
 	StartedAt     time.Time `json:"startedAt"`
@@ -51,20 +52,33 @@ func ReadHandover(link *supervised.Link) (Handover, error) {
 	return h, nil
 }
 
-// becomeSupervisor replaces this process by the supervisor. It returns only with an error.
-func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyLock, page *os.File) error {
-	c.spareFromOOM()
+// handover is what this process hands over. page says that there is a socket of the page.
+func (c *Cluster) handover(page bool) Handover {
 	h := Handover{
 		Layout: c.Layout, Demo: c.config.Demo, Width: c.config.Width, Without: c.config.Without, APIOnly: c.config.APIOnly, Argv: c.config.Argv,
-		StartedAt: c.startedAt, AddressFilter: c.addressFilter, Page: page != nil,
+		StartedAt: c.startedAt, AddressFilter: c.addressFilter, Page: page,
 	}
 	if c.config.Member != nil {
 		h.Member = &c.config.Member.Info
 	}
-	if c.config.Inside != nil {
-		h.Inside = c.config.Inside.Address
+	if inside := c.config.Inside; inside != nil {
+		h.Inside, h.Inside6 = inside.Address, inside.Address6
 	}
-	config, err := json.Marshal(h)
+	return h
+}
+
+// isolation is that of the node's process; nil in the machine's own namespaces. The supervisor has its descriptors.
+func (h Handover) isolation() *isolate.Inside {
+	if !h.Inside.IsValid() {
+		return nil
+	}
+	return &isolate.Inside{Address: h.Inside, Address6: h.Inside6, StartedAt: h.StartedAt}
+}
+
+// becomeSupervisor replaces this process by the supervisor. It returns only with an error.
+func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyLock, page *os.File) error {
+	c.spareFromOOM()
+	config, err := json.Marshal(c.handover(page != nil))
 	if err != nil {
 		return fmt.Errorf("hand over to the node's process: %w", err)
 	}
@@ -106,9 +120,7 @@ func (c *Cluster) becomeSupervisor(ctx context.Context, clean bool, lock, proxyL
 func (c *Cluster) RunNode(ctx context.Context, link *supervised.Link, h Handover) error {
 	c.link, c.startedAt, c.addressFilter = link, h.StartedAt, h.AddressFilter
 	c.processStartedAt = c.clock.Now()
-	if h.Inside.IsValid() {
-		c.config.Inside = &isolate.Inside{Address: h.Inside, StartedAt: h.StartedAt}
-	}
+	c.config.Inside = h.isolation()
 	if link.Hello.Task == supervisor.TaskCleanup {
 		return link.Done(c.cleanupAfterRun(ctx), false)
 	}

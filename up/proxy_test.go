@@ -1,6 +1,8 @@
 package up
 
 import (
+	"encoding/json"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,28 @@ func TestHalfClosedConnectionsLastAnHour(t *testing.T) {
 	for value, want := range map[string]time.Duration{"60\n": time.Hour, "3600\n": 0, "7200\n": 0, "": 0} {
 		require.NoError(t, os.WriteFile(setting, []byte(value), 0o600))
 		require.Equal(t, want, closeWait(setting), "%q", value)
+	}
+}
+
+// TestMachineReachesNodePortsOfAnIsolatedCluster hands the cluster over to the node's process, which starts kube-proxy.
+func TestMachineReachesNodePortsOfAnIsolatedCluster(t *testing.T) {
+	layout, err := NewLayout(Config{PodCIDR: "10.85.0.0/16,fd00:85::/56", ServiceCIDR: "10.86.0.0/16,fd00:86::/112"})
+	require.NoError(t, err)
+	for _, inside := range []*isolate.Inside{
+		{Address: netip.MustParseAddr("198.18.0.2"), Address6: netip.MustParseAddr("fd62:6572:7468::c612:2")},
+		{Address: netip.MustParseAddr("198.18.0.2")},
+		nil,
+	} {
+		started := &Cluster{Layout: layout, config: RunConfig{Inside: inside}}
+		data, err := json.Marshal(started.handover(false))
+		require.NoError(t, err)
+		var handover Handover
+		require.NoError(t, json.Unmarshal(data, &handover))
+		node := &Cluster{Layout: handover.Layout, config: RunConfig{Inside: handover.isolation()}}
+		require.Equal(t, started.nodePortAddresses(), node.nodePortAddresses())
+		if inside != nil && inside.Address6.IsValid() {
+			require.Contains(t, node.nodePortAddresses(), inside.Address6.String()+"/128")
+		}
 	}
 }
 

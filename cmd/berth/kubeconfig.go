@@ -106,7 +106,7 @@ func (f *kubeconfigFlags) encode(layout up.Layout, admin *clientcmdapi.Config, i
 	case f.server != "":
 		cluster.Server = f.server
 	case layout.APIAddress != "":
-		cluster.Server = "https://" + net.JoinHostPort(layout.APIAddress, strconv.Itoa(layout.APIPort))
+		cluster.Server = "https://" + net.JoinHostPort(layout.NodeIP().String(), strconv.Itoa(layout.APIPort))
 	}
 	config := clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{name: cluster},

@@ -82,14 +82,20 @@ func (f *facts) nodeHints(found *finding) {
 // pressureConditions are the conditions of a node that keep the scheduler from it.
 func pressureConditions(node *corev1.Node) (list []Evidence) {
 	for _, condition := range node.Status.Conditions {
-		switch condition.Type {
-		case corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
-			if condition.Status == corev1.ConditionTrue {
-				list = append(list, Evidence{"Node/" + node.Name, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
-			}
+		if condition.Status == corev1.ConditionTrue && isPressure(condition.Type) {
+			list = append(list, Evidence{"Node/" + node.Name, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
 		}
 	}
 	return list
+}
+
+func isPressure(condition corev1.NodeConditionType) bool {
+	return condition == corev1.NodeMemoryPressure || condition == corev1.NodeDiskPressure || condition == corev1.NodePIDPressure
+}
+
+// keepsPodsAway reports whether a node with the condition gets a taint. Others, such as EtcdIsVoter, may say anything.
+func keepsPodsAway(condition corev1.NodeConditionType) bool {
+	return isPressure(condition) || condition == corev1.NodeNetworkUnavailable
 }
 
 func allNodesText(names string, count int) string {

@@ -99,6 +99,10 @@ func TestOtherKinds(t *testing.T) {
 	}
 	cordoned, silent := node(corev1.ConditionTrue), node(corev1.ConditionUnknown)
 	cordoned.Spec.Unschedulable = true
+	voter, routeless := node(corev1.ConditionTrue), node(corev1.ConditionTrue)
+	voter.Status.Conditions = append(voter.Status.Conditions, corev1.NodeCondition{Type: "EtcdIsVoter", Status: corev1.ConditionTrue})
+	routeless.Status.Conditions = append(routeless.Status.Conditions,
+		corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Message: "no routes"})
 	for name, test := range map[string]struct {
 		kind, name   string
 		object       runtime.Object
@@ -111,6 +115,9 @@ func TestOtherKinds(t *testing.T) {
 		"failed volume":   {explain.KindVolume, "x", volume(corev1.VolumeFailed, ""), explain.Failed, "Failed", "failed"},
 		"cordoned node":   {explain.KindNode, "n1", cordoned, explain.Waiting, "Cordoned", "the scheduler puts no new pods there"},
 		"silent node":     {explain.KindNode, "n1", silent, explain.Waiting, "NodeNotReady", "not ready for 5.0 s: network is down"},
+		"pressed node":    {explain.KindNode, "n1", pressed(node(corev1.ConditionTrue)), explain.Waiting, "NodePressure", "takes no new pods: DiskPressure (less"},
+		"routeless node":  {explain.KindNode, "n1", routeless, explain.Waiting, "NodePressure", "takes no new pods: NetworkUnavailable (no routes)"},
+		"voting node":     {explain.KindNode, "n1", voter, explain.Ready, "Ready", "ready"},
 		"quota":           {explain.KindReplicaSet, "x", &appsv1.ReplicaSet{ObjectMeta: meta, Status: appsv1.ReplicaSetStatus{Conditions: []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: small"}}}}, explain.Waiting, "FailedCreate", "exceeded quota: small"},
 		"complete set":    {explain.KindReplicaSet, "x", &appsv1.ReplicaSet{ObjectMeta: meta, Status: appsv1.ReplicaSetStatus{Replicas: 1, ReadyReplicas: 1}}, explain.Ready, "Ready", "1 of 1 pods are ready"},
 		"paused rollout":  {explain.KindDeployment, "x", &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Paused: true}}, explain.Waiting, "Paused", "its rollout is paused"},

@@ -64,7 +64,7 @@ func nodeState(node *corev1.Node, heartbeat time.Time, pods int, now time.Time) 
 				found.verdict = fmt.Sprintf("not ready for %s: %s", ago(now, found.since), condition.Message)
 				found.evidence = append(found.evidence, Evidence{object, "status.conditions[Ready]", condition.Reason})
 			}
-		case condition.Status == corev1.ConditionTrue:
+		case condition.Status == corev1.ConditionTrue && keepsPodsAway(condition.Type):
 			trouble = append(trouble, fmt.Sprintf("%s (%s)", condition.Type, condition.Message))
 			found.evidence = append(found.evidence, Evidence{object, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
 		}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -78,6 +79,22 @@ func TestVolumesOfDrivers(t *testing.T) {
 			require.NotEmpty(t, explanation.Evidence)
 		})
 	}
+}
+
+// TestDriversOfANodeThatCannotBeRead has two volumes, whose drivers are not taken for missing.
+func TestDriversOfANodeThatCannotBeRead(t *testing.T) {
+	p, objects := diskPod("disk.example")
+	second := objects[0].DeepCopyObject().(*corev1.PersistentVolumeClaim)
+	second.Name, second.UID = "more", "more"
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "w", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: second.Name}}})
+	client := fake.NewClientset(append(objects, p, second, node(corev1.ConditionTrue))...)
+	client.PrependReactor("get", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no answer")
+	})
+	explanation, err := explain.Pod(t.Context(), source(client, nil), "default", "web")
+	require.NoError(t, err)
+	require.NotEqual(t, "DriverNotRegistered", explanation.Reason, explanation.Verdict)
 }
 
 func TestAHangingDriverIsNamed(t *testing.T) {

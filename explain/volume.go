@@ -138,6 +138,7 @@ type attachFacts struct {
 // readAttach reads the volumes of the Pod's bound claims, of drivers that attach.
 func (f *facts) readAttach(ctx context.Context, client kubernetes.Interface) {
 	var csiNode *storagev1.CSINode
+	var csiNodeErr error
 	for _, c := range f.claims {
 		if c.object == nil || c.object.Spec.VolumeName == "" {
 			continue
@@ -156,12 +157,12 @@ func (f *facts) readAttach(ctx context.Context, client kubernetes.Interface) {
 			a.exclusive = a.exclusive && mode != corev1.ReadWriteMany && mode != corev1.ReadOnlyMany
 		}
 		if csiNode == nil {
-			csiNode, err = client.StorageV1().CSINodes().Get(ctx, f.pod.Spec.NodeName, metav1.GetOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				f.addUnseen("csinode "+f.pod.Spec.NodeName, err)
+			csiNode, csiNodeErr = client.StorageV1().CSINodes().Get(ctx, f.pod.Spec.NodeName, metav1.GetOptions{})
+			if csiNodeErr != nil && !apierrors.IsNotFound(csiNodeErr) {
+				f.addUnseen("csinode "+f.pod.Spec.NodeName, csiNodeErr)
 			}
 		}
-		if err == nil || apierrors.IsNotFound(err) {
+		if csiNodeErr == nil || apierrors.IsNotFound(csiNodeErr) {
 			a.unregistered = !registered(csiNode, a.driver)
 		}
 		f.attach = append(f.attach, a)

@@ -315,11 +315,7 @@ func (f *facts) containerFinding(what string, status corev1.ContainerStatus) *fi
 		evidence: []Evidence{{"Pod/" + f.pod.Name, field, waiting.Reason + ": " + waiting.Message}},
 		next:     f.kubectl("describe pod", f.pod.Name)}
 	if waiting.Reason == "CreateContainerConfigError" {
-		for name := range f.missing {
-			kind, object, _ := strings.Cut(name, " ")
-			found.reason, found.heldBy = map[string]string{"configmap": "ConfigMapMissing", "secret": "SecretMissing"}[kind], "you"
-			found.next = f.kubectl("create "+strings.Replace(kind, "secret", "secret generic", 1), object+" --from-literal=…")
-		}
+		f.blameVariables(found, status.Name)
 	}
 	if ended := status.LastTerminationState.Terminated; ended != nil && waiting.Reason == "CrashLoopBackOff" {
 		found.since, found.crashed = ended.FinishedAt.Time, status.Name
@@ -335,6 +331,28 @@ func (f *facts) containerFinding(what string, status corev1.ContainerStatus) *fi
 		}
 	}
 	return found
+}
+
+// blameVariables sets the reason to an object that the variables of the container need and that does not exist.
+func (f *facts) blameVariables(found *finding, container string) {
+	for _, spec := range slices.Concat(f.pod.Spec.InitContainers, f.pod.Spec.Containers) {
+		if spec.Name != container {
+			continue
+		}
+		configMaps, secrets := references(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{spec}}})
+		for _, name := range slices.Sorted(maps.Keys(secrets)) {
+			if f.missing["secret "+name] {
+				found.reason, found.heldBy = "SecretMissing", "you"
+				found.next = f.kubectl("create secret generic", name+" --from-literal=…")
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(configMaps)) {
+			if f.missing["configmap "+name] {
+				found.reason, found.heldBy = "ConfigMapMissing", "you"
+				found.next = f.kubectl("create configmap", name+" --from-literal=…")
+			}
+		}
+	}
 }
 
 func timesText(n int32) string {

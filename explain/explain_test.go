@@ -183,6 +183,11 @@ var scenes = map[string]struct {
 	}}, explain.Waiting, "FailedCreatePodSandBox", "its sandbox cannot be made (attempt 1): no IP left"},
 	"image": {scene{pod: pod(status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}))},
 		explain.Waiting, "ErrImagePull", "image x of container main cannot be pulled: no such host"},
+	"setting missing": {scene{pod: pod(func(p *corev1.Pod) {
+		p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "gone"}, {Name: "none"}, {Name: "pull"}}
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}}}
+		status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: `configmap "settings" not found`}})(p)
+	})}, explain.Waiting, "ConfigMapMissing", `container main: CreateContainerConfigError: configmap "settings" not found`},
 	"crash loop": {scene{pod: pod(func(p *corev1.Pod) {
 		status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"}})(p)
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 7,

@@ -98,19 +98,28 @@ func hasSocketArgument(argv []string, socket string) bool {
 	return false
 }
 
+// checkOwn returns an error, which names the flag, if the data directory has files that are not of a cluster.
+func (l Layout) checkOwn(flag string) error {
+	if _, err := os.Stat(l.statePath()); err == nil {
+		return nil
+	}
+	foreign, err := l.foreignContent()
+	if err != nil {
+		return err
+	}
+	if foreign != "" {
+		return fmt.Errorf("%s: %s has no cluster.json, so berth did not create it; delete it yourself", flag, l.DataDir)
+	}
+	return nil
+}
+
 // Reset stops what still runs of the cluster and deletes its data directory, if berth created that.
 func (l Layout) Reset(ctx context.Context) error {
 	if _, err := os.Stat(l.DataDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if _, err := os.Stat(l.statePath()); err != nil {
-		foreign, listErr := l.foreignContent()
-		if listErr != nil {
-			return listErr
-		}
-		if foreign != "" {
-			return fmt.Errorf("--reset: %s has no cluster.json, so berth did not create it; delete it yourself", l.DataDir)
-		}
+	if err := l.checkOwn("--reset"); err != nil {
+		return err
 	}
 	lock, err := l.lock(ctx)
 	if err != nil {

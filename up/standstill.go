@@ -71,10 +71,14 @@ func (l Layout) CheckSavable() (running bool, err error) {
 	return false, lock.Close()
 }
 
-// WhileStopped calls do while the cluster cannot start. What an earlier run has left is removed first; a cluster that runs is an error.
+// WhileStopped calls do, which replaces the cluster, while that cannot start. What an earlier run has left is removed first; a cluster that
+// runs is an error, and so is a data directory with files of others.
 func (l Layout) WhileStopped(ctx context.Context, do func() error) error {
 	if _, err := os.Stat(l.DataDir); errors.Is(err, fs.ErrNotExist) {
 		return do()
+	}
+	if err := l.checkOwn("--replace"); err != nil {
+		return err
 	}
 	lock, err := l.lock(ctx)
 	if err != nil {

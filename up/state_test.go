@@ -96,6 +96,27 @@ func TestStateThatIsNoFileIsRefused(t *testing.T) {
 	}
 }
 
+// TestFilesOfOthersAreKept has a directory that was named by mistake: nothing that deletes a cluster takes it for one.
+func TestFilesOfOthersAreKept(t *testing.T) {
+	l := testLayout(t)
+	file := filepath.Join(l.DataDir, "thesis.tex")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.ErrorContains(t, l.Reset(t.Context()), "has no cluster.json")
+	require.FileExists(t, file)
+
+	replaced := false
+	require.ErrorContains(t, l.WhileStopped(t.Context(), func() error { replaced = true; return nil }), "has no cluster.json")
+	require.False(t, replaced)
+	require.FileExists(t, file)
+	entries, err := os.ReadDir(l.DataDir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing was made there")
+
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, l.WhileStopped(t.Context(), func() error { replaced = true; return nil }))
+	require.True(t, replaced, "an empty directory is as good as none")
+}
+
 func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	l := testLayout(t)
 	require.NoError(t, os.WriteFile(filepath.Join(l.DataDir, ".cluster.json.123"), []byte("{"), 0o600))

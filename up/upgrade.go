@@ -67,13 +67,13 @@ func CheckUpgrade(dataDir string) (Upgrade, error) {
 		return u, err
 	}
 	for _, file := range files {
-		proc := pidfile.Proc
+		pid := pidfile.Running(pidfile.Proc, file)
+		running := pid != 0
 		if strings.HasSuffix(file, insidePIDSuffix) { // an ID of another PID namespace: the lock says whether it runs
-			u.Running = true
-			continue
+			pid, running = lockHolder(filepath.Join(dataDir, lockName))
 		}
-		if pid := pidfile.Running(proc, file); pid != 0 {
-			u.Running, u.Unit = true, systemdunit.Of(filepath.Join(proc, fmt.Sprint(pid), "cgroup"))
+		if running {
+			u.Running, u.Unit = true, systemdunit.Of(filepath.Join(pidfile.Proc, fmt.Sprint(pid), "cgroup"))
 		}
 	}
 	return u, nil

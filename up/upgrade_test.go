@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/internal/systemdunit"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -76,4 +78,27 @@ func TestDowngradeChangesNothing(t *testing.T) {
 	saved, err := readState(filepath.Join(dir, stateName))
 	require.NoError(t, err)
 	require.Equal(t, ownVersions(), saved.versions())
+}
+
+// TestAnIsolatedClusterThatWasKilledDoesNotRun has the pid file that a killed cluster leaves, whose ID means nothing here.
+func TestAnIsolatedClusterThatWasKilledDoesNotRun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := saveTestState(t, stateFormat, ownVersions())
+	run := runDir(clusterID(dir))
+	require.NoError(t, os.MkdirAll(run, 0o700))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(run)) })
+	require.NoError(t, os.WriteFile(filepath.Join(run, nodeProcess+insidePIDSuffix), []byte("1"), 0o600))
+	upgrade, err := CheckUpgrade(dir)
+	require.NoError(t, err)
+	require.False(t, upgrade.Running)
+
+	lock, err := filelock.Acquire(filepath.Join(dir, lockName))
+	require.NoError(t, err)
+	defer lock.Close()
+	upgrade, err = CheckUpgrade(dir)
+	require.NoError(t, err)
+	require.True(t, upgrade.Running)
+	require.Equal(t, systemdunit.Of("/proc/self/cgroup"), upgrade.Unit)
 }

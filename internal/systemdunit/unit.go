@@ -91,7 +91,8 @@ func stopping(ctx context.Context, conn *dbus.Conn, find string, by any) (stop S
 	return stop, nil
 }
 
-// Of returns the service of systemd that a process is in, by its file of cgroups; empty if it is in none.
+// Of returns the service of systemd that a process is in, by its file of cgroups; empty if it is in none. The session of a desktop is none,
+// though the manager of its user is one.
 func Of(cgroupFile string) string {
 	data, err := os.ReadFile(cgroupFile)
 	if err != nil {
@@ -100,6 +101,9 @@ func Of(cgroupFile string) string {
 	for line := range strings.Lines(string(data)) {
 		_, path, _ := strings.Cut(strings.TrimSpace(line), "/")
 		for element := range strings.SplitSeq(path, "/") {
+			if strings.HasPrefix(element, "user@") {
+				break
+			}
 			if strings.HasSuffix(element, ".service") {
 				return element
 			}

@@ -117,9 +117,10 @@ func TestProcessOutsideOfUnits(t *testing.T) {
 func TestServiceOfAProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cgroup")
 	for text, want := range map[string]string{
-		"0::/system.slice/berth.service\n":                          "berth.service",
-		"0::/system.slice/system-berth.slice/berth@two.service/x\n": "berth@two.service",
-		"0::/user.slice/user-0.slice/session-1.scope\n":             "",
+		"0::/system.slice/berth.service\n":                                               "berth.service",
+		"0::/system.slice/system-berth.slice/berth@two.service/x\n":                      "berth@two.service",
+		"0::/user.slice/user-0.slice/session-1.scope\n":                                  "",
+		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-1.scope\n": "",
 		"0::/\n": "",
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))

@@ -92,6 +92,9 @@ func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src ex
 		case ctx.Err() != nil:
 			return last, nil
 		case apierrors.IsNotFound(err) && last != nil:
+			if f.output != "" { // the end of the output says it
+				return nil, nil
+			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: gone\n", explain.Title(last))
 			return nil, err
 		case err != nil:

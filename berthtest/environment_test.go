@@ -119,6 +119,23 @@ kind: MutatingWebhookConfiguration
 metadata: {name: mutating}
 `
 
+// TestACertificateDirectoryOfTheCallerStays has one in the field that the environment sets.
+func TestACertificateDirectoryOfTheCallerStays(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tls.key")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	o := &WebhookInstallOptions{LocalServingCertDir: filepath.Dir(file)}
+	require.NoError(t, o.Cleanup())
+	require.FileExists(t, file)
+	require.NoError(t, o.PrepWithoutInstalling())
+	require.NotEqual(t, filepath.Dir(file), o.LocalServingCertDir)
+	first := o.LocalServingCertDir
+	require.NoError(t, o.PrepWithoutInstalling())
+	require.NoDirExists(t, first, "the next start makes another one")
+	require.NoError(t, o.Cleanup())
+	require.NoDirExists(t, o.LocalServingCertDir)
+	require.FileExists(t, file)
+}
+
 // TestWebhooksAreServedWithTheCertificates makes a TLS connection as the API server does.
 func TestWebhooksAreServedWithTheCertificates(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "webhooks.yaml")

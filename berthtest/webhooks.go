@@ -42,6 +42,8 @@ type WebhookInstallOptions struct {
 	LocalServingHostExternalName string
 	// MaxTime bounds the wait until the webhooks are installed, PollInterval is the time between two checks. 0 is one minute, and 100 ms.
 	MaxTime, PollInterval time.Duration
+
+	madeDir string // the directory of the certificates that makeCertificates has made; empty: none
 }
 
 // PrepWithoutInstalling reads the webhooks, chooses the port and makes the certificates, but installs nothing.
@@ -94,9 +96,10 @@ func (o *WebhookInstallOptions) makeCertificates() error {
 	if err := o.Cleanup(); err != nil {
 		return err
 	}
-	if o.LocalServingCertDir, err = os.MkdirTemp("", "berthtest-webhooks-"); err != nil {
+	if o.madeDir, err = os.MkdirTemp("", "berthtest-webhooks-"); err != nil {
 		return fmt.Errorf("make a directory for the certificate of the webhooks' server: %w", err)
 	}
+	o.LocalServingCertDir = o.madeDir
 	for name, data := range map[string][]byte{"tls.crt": cert, "tls.key": key} {
 		if err := os.WriteFile(filepath.Join(o.LocalServingCertDir, name), data, 0o600); err != nil {
 			return fmt.Errorf("write the certificate of the webhooks' server: %w", err)
@@ -234,10 +237,10 @@ func WaitForWebhooks(config *rest.Config, mutating []*admissionv1.MutatingWebhoo
 	return nil
 }
 
-// Cleanup removes the directory of the certificates.
+// Cleanup removes the directory of the certificates that PrepWithoutInstalling has made. A directory of the caller's stays.
 func (o *WebhookInstallOptions) Cleanup() error {
-	if o.LocalServingCertDir == "" {
+	if o.madeDir == "" {
 		return nil
 	}
-	return os.RemoveAll(o.LocalServingCertDir)
+	return os.RemoveAll(o.madeDir)
 }

@@ -1,6 +1,7 @@
 package berthtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,8 @@ type Environment struct {
 	AttachControlPlaneOutput bool
 
 	running *running
+	// madeKubeConfig is what the last start has put into KubeConfig: another start replaces it.
+	madeKubeConfig []byte
 }
 
 // Start starts a cluster, or connects to an existing one, and installs the CRDs and webhooks. It returns the configuration of a client
@@ -161,10 +164,11 @@ func (e *Environment) start() error {
 
 // complete sets the fields that the user may read after Start.
 func (e *Environment) complete() (err error) {
-	if len(e.KubeConfig) == 0 {
-		if e.KubeConfig, err = kubeconfigOf(e.Config); err != nil {
+	if len(e.KubeConfig) == 0 || bytes.Equal(e.KubeConfig, e.madeKubeConfig) {
+		if e.madeKubeConfig, err = kubeconfigOf(e.Config); err != nil {
 			return err
 		}
+		e.KubeConfig = e.madeKubeConfig
 	}
 	if e.Scheme == nil {
 		e.Scheme = scheme.Scheme

@@ -119,6 +119,20 @@ kind: MutatingWebhookConfiguration
 metadata: {name: mutating}
 `
 
+// TestASecondStartHasAKubeconfigOfItsCluster starts on another cluster than the first time.
+func TestASecondStartHasAKubeconfigOfItsCluster(t *testing.T) {
+	e := &Environment{Config: &rest.Config{Host: "https://127.0.0.1:7001"}}
+	require.NoError(t, e.complete())
+	require.Contains(t, string(e.KubeConfig), "https://127.0.0.1:7001")
+	e.Config = &rest.Config{Host: "https://127.0.0.1:7002"}
+	require.NoError(t, e.complete())
+	require.Contains(t, string(e.KubeConfig), "https://127.0.0.1:7002")
+
+	e = &Environment{Config: e.Config, KubeConfig: []byte("given")}
+	require.NoError(t, e.complete())
+	require.Equal(t, "given", string(e.KubeConfig))
+}
+
 // TestACertificateDirectoryOfTheCallerStays has one in the field that the environment sets.
 func TestACertificateDirectoryOfTheCallerStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tls.key")

@@ -1,6 +1,7 @@
 package berthtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/accept"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/netns"
 	"github.com/berth-dev/berth/up/isolate"
@@ -80,7 +82,7 @@ func (r *running) listen(address string) (listener net.Listener, err error) {
 // accept passes each connection on until the listener is closed.
 func (r *relays) accept(listener net.Listener, address string) {
 	for {
-		inside, err := listener.Accept()
+		inside, err := accept.Next(context.Background(), listener)
 		if err != nil {
 			return // it was closed
 		}

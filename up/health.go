@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berth-dev/berth/internal/accept"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/up/supervisor"
 )
@@ -40,7 +41,7 @@ func (c *Cluster) serveHealth(ctx context.Context) error {
 	}
 	go contain.Loop(ctx, "up.serveHealth", "", func(ctx context.Context) { // until this process ends
 		for {
-			conn, err := listener.Accept()
+			conn, err := accept.Next(ctx, listener)
 			if err != nil {
 				return
 			}

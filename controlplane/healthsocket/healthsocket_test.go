@@ -1,17 +1,17 @@
-package healthsocket_test
+package healthsocket
 
 import (
 	"context"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/berth-dev/berth/controlplane/healthsocket"
+	"golang.org/x/sys/unix"
 )
 
 func TestOnlyAHealthyProcessReplies(t *testing.T) {
@@ -32,7 +32,7 @@ func TestOnlyAHealthyProcessReplies(t *testing.T) {
 		return string(reply)
 	}
 	for range 2 { // the second replaces what the first has left
-		listener, err := healthsocket.Serve(t.Context(), path, check)
+		listener, err := Serve(t.Context(), path, check)
 		require.NoError(t, err)
 		listener.(*net.UnixListener).SetUnlinkOnClose(false)
 		require.Equal(t, "ok\n", ask())
@@ -41,4 +41,37 @@ func TestOnlyAHealthyProcessReplies(t *testing.T) {
 		sick.Store(false)
 		require.NoError(t, listener.Close())
 	}
+}
+
+// short is a listener of a process that has no descriptors for the first call.
+type short struct {
+	net.Listener
+	failed bool
+}
+
+func (s *short) Accept() (net.Conn, error) {
+	if !s.failed {
+		s.failed = true
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+	}
+	return s.Listener.Accept()
+}
+
+func TestAShortageOfDescriptorsIsOutlasted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "health.sock")
+	listener, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		accept(t.Context(), &short{Listener: listener}, func(context.Context) error { return nil })
+		_ = listener.Close() // what waits in its queue sees the end
+	}()
+	conn, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	reply, err := io.ReadAll(conn)
+	require.NoError(t, errors.Join(err, conn.Close()))
+	require.Equal(t, "ok\n", string(reply))
+	require.NoError(t, listener.Close())
+	<-ended
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-dev/berth/internal/accept"
 	"github.com/berth-dev/berth/internal/contain"
 )
 
@@ -106,7 +107,7 @@ func (s started) discard() {
 // accept serves connections until the listener is closed.
 func (p *Pool) accept() {
 	for {
-		conn, err := p.listener.Accept()
+		conn, err := accept.Next(p.ctx, p.listener)
 		if err != nil {
 			return
 		}

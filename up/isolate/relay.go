@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/berth-dev/berth/internal/accept"
 )
 
 const (
@@ -60,7 +62,7 @@ func (r *relay) run(ctx context.Context) {
 	defer running.Wait()
 	running.Go(contained("isolate.relayPackets", func() { r.relayPackets(ctx, &running) }))
 	for {
-		connection, err := r.streams.Accept()
+		connection, err := accept.Next(ctx, r.streams)
 		if err != nil {
 			return
 		}

@@ -3,10 +3,12 @@ package isolate
 import (
 	"context"
 	"net"
+	"os"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // listen opens a UDP and a TCP port of one number.
@@ -57,13 +59,27 @@ func echo(t *testing.T, running *sync.WaitGroup) (address string, stop func()) {
 	return packets.LocalAddr().String(), func() { _, _ = packets.Close(), streams.Close() }
 }
 
+// short is a listener of a process that has no descriptors for the first call.
+type short struct {
+	net.Listener
+	failed bool
+}
+
+func (s *short) Accept() (net.Conn, error) {
+	if !s.failed {
+		s.failed = true
+		return nil, os.NewSyscallError("accept4", unix.EMFILE)
+	}
+	return s.Listener.Accept()
+}
+
 func TestRequestsAreRelayed(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	server, stop := echo(t, &running)
 	defer stop()
 	packets, streams := listen(t)
-	r := &relay{server: server, packets: packets, streams: streams, slots: make(chan struct{}, 4)}
+	r := &relay{server: server, packets: packets, streams: &short{Listener: streams}, slots: make(chan struct{}, 4)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	running.Go(func() {

@@ -85,9 +85,15 @@ type Manager struct {
 	mu      sync.Mutex // guards all below, and every containerProbes
 	running context.Context
 	stopped bool
-	pods    map[types.UID]map[string]*containerProbes // by container name
+	pods    map[types.UID]*podProbes
 	byID    map[string]*containerProbes
 	workers sync.WaitGroup
+}
+
+// podProbes is the state of one Pod, from its first container until RemovePod.
+type podProbes struct {
+	pod        *corev1.Pod
+	containers map[string]*containerProbes // those that run, by name
 }
 
 // containerProbes is the state of one container ID.
@@ -126,7 +132,7 @@ func New(deps Deps) (*Manager, error) {
 	return &Manager{
 		deps:    deps,
 		metrics: m,
-		pods:    make(map[types.UID]map[string]*containerProbes),
+		pods:    make(map[types.UID]*podProbes),
 		byID:    make(map[string]*containerProbes),
 	}, nil
 }
@@ -162,12 +168,12 @@ func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	containers := m.pods[pod.UID]
-	if containers == nil {
-		containers = make(map[string]*containerProbes)
-		m.pods[pod.UID] = containers
+	known := m.pods[pod.UID]
+	if known == nil {
+		known = &podProbes{pod: pod, containers: make(map[string]*containerProbes)}
+		m.pods[pod.UID] = known
 	}
-	if old := containers[c.Name]; old != nil {
+	if old := known.containers[c.Name]; old != nil {
 		if old.container.ID == c.ID {
 			old.container.PodIP = c.PodIP
 			return
@@ -180,7 +186,7 @@ func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
 	if !cp.ready {
 		cp.span = m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageProbe, c.Name)
 	}
-	containers[c.Name] = cp
+	known.containers[c.Name] = cp
 	m.byID[c.ID] = cp
 	m.startWorkers(cp)
 }
@@ -191,7 +197,7 @@ func (m *Manager) ContainerStopped(podUID types.UID, containerID string) {
 	defer m.mu.Unlock()
 	if cp := m.byID[containerID]; cp != nil && cp.pod.UID == podUID {
 		m.forget(cp)
-		delete(m.pods[podUID], cp.container.Name)
+		delete(m.pods[podUID].containers, cp.container.Name)
 	}
 }
 
@@ -200,7 +206,11 @@ func (m *Manager) ContainerStopped(podUID types.UID, containerID string) {
 func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, cp := range m.pods[podUID] {
+	known := m.pods[podUID]
+	if known == nil {
+		return
+	}
+	for _, cp := range known.containers {
 		cp.terminating = true
 		cp.failure = nil
 		m.cancel(cp, Liveness)
@@ -215,11 +225,17 @@ func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
 func (m *Manager) RemovePod(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, cp := range m.pods[podUID] {
+	known := m.pods[podUID]
+	if known == nil {
+		return
+	}
+	for _, cp := range known.containers {
 		m.forget(cp)
-		m.metrics.forget(cp.pod, cp.container.Name)
 	}
 	delete(m.pods, podUID)
+	for c := range podutil.Containers(&known.pod.Spec) { // most have ended before their Pod is removed
+		m.metrics.forget(known.pod, c.Name)
+	}
 }
 
 // Ready reports whether the container is ready, and whether it is known.

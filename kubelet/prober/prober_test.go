@@ -272,8 +272,12 @@ func TestMetricsGoWithThePod(t *testing.T) {
 		b.ContainerStarted(p, started("c1"))
 		b.wait(25 * time.Second)
 		require.Equal(t, map[string]float64{"failed": 1, "successful": 1}, results(t, b.registry))
+		b.ContainerStopped(p.UID, "c1")
+		require.NotEmpty(t, results(t, b.registry), "they count over restarts of the container")
 		b.RemovePod(p.UID)
-		require.Empty(t, results(t, b.registry))
+		families, err := b.registry.Gather()
+		require.NoError(t, err)
+		require.Empty(t, families)
 	})
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
@@ -313,6 +315,8 @@ func TestGracePeriods(t *testing.T) {
 		"forced":                    {spec: ptr.To[int64](30), deletion: new(int64), deleted: deleted, want: 1},
 		"override is shorter":       {spec: ptr.To[int64](30), deletion: ptr.To[int64](9), deleted: deleted, override: ptr.To[int64](4), want: 4},
 		"override is longer":        {spec: ptr.To[int64](30), deletion: ptr.To[int64](9), deleted: deleted, override: ptr.To[int64](40), want: 9},
+		"no end":                    {spec: ptr.To[int64](math.MaxInt64), want: maxGracePeriod},
+		"deletion without an end":   {deletion: ptr.To[int64](9_999_999_999), deleted: deleted, want: maxGracePeriod},
 		"override without a delete": {spec: ptr.To[int64](30), override: ptr.To[int64](4), want: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -330,6 +334,10 @@ func TestGracePeriods(t *testing.T) {
 	require.Equal(t, int64(30), KillGracePeriod(pod, Kill{Container: main, Reason: KillStartup}))
 	require.Equal(t, int64(3), KillGracePeriod(pod, Kill{Container: main, Reason: KillLiveness}))
 	require.Equal(t, int64(0), KillGracePeriod(pod, Kill{Container: main, Reason: KillRestartAll, GracePeriod: new(int64)}))
+	main.LivenessProbe.TerminationGracePeriodSeconds = ptr.To[int64](math.MaxInt64)
+	require.Equal(t, maxGracePeriod, KillGracePeriod(pod, Kill{Container: main, Reason: KillLiveness}))
+	now := time.Now()
+	require.Greater(t, now.Add(time.Duration(maxGracePeriod)*time.Second).Sub(now), 100*365*24*time.Hour, "it has not passed already")
 	pod.DeletionGracePeriodSeconds = ptr.To[int64](8)
 	require.Equal(t, int64(8), KillGracePeriod(pod, Kill{Container: main, Reason: KillLiveness}))
 }

@@ -1,6 +1,9 @@
 package kuberuntime
 
 import (
+	"math"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
@@ -10,6 +13,9 @@ import (
 // MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL, unless the Pod is killed
 // without grace.
 const MinGracePeriod int64 = 2
+
+// maxGracePeriod is the longest grace period, in seconds: half of what a time.Duration can be. The API accepts more, for "never".
+const maxGracePeriod = math.MaxInt64 / int64(time.Second) / 2
 
 // Stop is one running container of a Pod that terminates.
 type Stop struct {
@@ -73,13 +79,17 @@ func PodGracePeriod(pod *corev1.Pod, override *int64) int64 {
 	if !given && pod.Spec.TerminationGracePeriodSeconds != nil {
 		grace = *pod.Spec.TerminationGracePeriodSeconds
 	}
-	return max(grace, 1)
+	return min(max(grace, 1), maxGracePeriod)
 }
 
 // KillGracePeriod returns the time in seconds that one container has to stop while its Pod keeps running. A failed probe
 // may set its own. The time includes the preStop hook; what is left for StopContainer is never less than MinGracePeriod,
 // unless the kill has 0.
 func KillGracePeriod(pod *corev1.Pod, kill Kill) int64 {
+	return min(killGracePeriod(pod, kill), maxGracePeriod)
+}
+
+func killGracePeriod(pod *corev1.Pod, kill Kill) int64 {
 	if kill.GracePeriod != nil {
 		return max(*kill.GracePeriod, 0)
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -34,6 +35,19 @@ func TestPostStartThatFails(t *testing.T) {
 	f.waitFor("it is started again", func() bool { f.clock.Step(time.Second); return f.runtime.Running()["main"] == 1 })
 	s = f.waitStatus(p.UID, "running", running)
 	require.EqualValues(t, 1, s.ContainerStatuses[0].RestartCount)
+}
+
+// A Pod without a grace period gives its containers the shortest one when they are restarted, and only the restart of all of them kills at
+// once.
+func TestRestartOfAContainerWithoutGraceAsksItToEnd(t *testing.T) {
+	f := newFixture(t)
+	f.hooks.fail(errors.New("exit 1"))
+	f.add(pod("a", func(p *corev1.Pod) {
+		p.Spec.TerminationGracePeriodSeconds = new(int64)
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}
+	}))
+	f.waitFor("the container is stopped", func() bool { return len(f.runtime.StopTimeouts()) == 1 })
+	require.Equal(t, []int64{kuberuntime.MinGracePeriod}, f.runtime.StopTimeouts())
 }
 
 // TestEventsSayTheContainer holds what the events of containers are about.

@@ -114,8 +114,12 @@ func (a *podActions) killContainer(ctx context.Context, pod *corev1.Pod, kill ku
 	grace := kuberuntime.KillGracePeriod(pod, kill)
 	a.eventNormal(kill.Status.Name, "Killing", "%s", kill.Message)
 	stop := kuberuntime.Stop{Status: kill.Status, Container: kill.Container}
-	if grace <= 0 {
-		return a.stopContainer(ctx, kill.Status, 0)
+	if grace <= 0 { // there is no time for a hook
+		least := kuberuntime.MinGracePeriod
+		if kill.GracePeriod != nil {
+			least = 0
+		}
+		return a.stopContainer(ctx, kill.Status, least)
 	}
 	deadline := a.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
 	endHook := a.runPreStop(ctx, pod, stop, deadline, ip)

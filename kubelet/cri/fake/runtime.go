@@ -42,6 +42,7 @@ type Runtime struct {
 	interruptStarts bool // see InterruptStarts
 	cgroupDriver    *runtimeapi.CgroupDriver
 	memoryUsage     map[string]uint64 // by container name
+	stopTimeouts    []int64
 }
 
 // New returns a Runtime without sandboxes, containers and images.
@@ -333,6 +334,13 @@ func (r *Runtime) SandboxResources() []*runtimeapi.LinuxContainerResources {
 	return slices.Clone(r.sandboxResources)
 }
 
+// StopTimeouts returns the timeouts of the calls of StopContainer that have returned without an error, in seconds.
+func (r *Runtime) StopTimeouts() []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.stopTimeouts)
+}
+
 // StopContainer implements the CRI.
 func (r *Runtime) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.StopContainerResponse, error) {
@@ -341,6 +349,7 @@ func (r *Runtime) StopContainer(ctx context.Context, in *runtimeapi.StopContaine
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.stopTimeouts = append(r.stopTimeouts, in.Timeout)
 	if c := r.containers[in.ContainerId]; c != nil && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		r.exit(c, 143)
 	}

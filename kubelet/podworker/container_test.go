@@ -97,6 +97,32 @@ func TestPreStopHookGoesOnUntilItsContainerHasStopped(t *testing.T) {
 	require.EqualValues(t, 1, f.hooks.canceled.Load())
 }
 
+// A shorter grace period replaces the stop under way. The hook that it cuts off runs again: its work is not done.
+func TestPreStopHookThatIsCutOffRunsAgain(t *testing.T) {
+	f := newFixture(t)
+	f.hooks.block = make(chan struct{})
+	p := pod("a", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"drain"}},
+		}}
+	})
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	f.waitFor("the hook runs", func() bool { return f.hooks.blocked.Load() == 1 })
+	shorter := deleted(p)
+	*shorter.DeletionGracePeriodSeconds = 20
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: shorter})
+	f.waitFor("the hook runs again", func() bool { return f.hooks.blocked.Load() == 2 })
+	require.EqualValues(t, 1, f.hooks.canceled.Load())
+	require.Empty(t, f.runtime.StopTimeouts(), "the container waits for it")
+	close(f.hooks.block)
+	f.waitFor("finished", func() bool { return f.statuses.isFinished(p.UID) })
+	require.EqualValues(t, 2, f.hooks.blocked.Load())
+	require.Equal(t, []int64{20}, f.runtime.StopTimeouts())
+	require.Zero(t, f.recorder.count("FailedPreStopHook: PreStopHook failed"))
+}
+
 // TestRestartAllContainersCondition follows the condition from a container's exit to the Pod's new start.
 func TestRestartAllContainersCondition(t *testing.T) {
 	f := newFixture(t)

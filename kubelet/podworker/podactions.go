@@ -69,7 +69,8 @@ func (a *podActions) waitUntil(ctx context.Context, done <-chan struct{}, deadli
 }
 
 // runPreStop runs a container's preStop hook once and waits for its end, until the deadline at most. The container is stopped even if
-// its hook fails. A hook that takes longer goes on until the container has stopped: the caller then calls end.
+// its hook fails. A hook that takes longer goes on until the container has stopped: the caller then calls end. One that is cut off with ctx
+// runs again when another stop replaces this one.
 func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) (end func()) {
 	hook, c := stop.Status.PreStop, stop.Container
 	if c != nil {
@@ -99,14 +100,20 @@ func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuber
 	defer timer.Stop()
 	select {
 	case <-ended:
-		if err != nil {
-			a.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook failed")
-		}
 	case <-timer.C():
 		a.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook did not finish within the grace period")
+		return func() { cancel(); <-ended }
 	case <-ctx.Done():
+		<-ended
 	}
-	return func() { cancel(); <-ended }
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		a.preStopDone.remove(stop.Status.ID)
+	default:
+		a.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook failed")
+	}
+	return cancel
 }
 
 // killContainer stops one container while its Pod, which has the address ip, keeps running.

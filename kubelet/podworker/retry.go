@@ -70,6 +70,13 @@ type stringSet struct {
 
 func newStringSet() *stringSet { return &stringSet{have: map[string]bool{}} }
 
+// remove removes the string.
+func (s *stringSet) remove(v string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.have, v)
+}
+
 // add adds the string and reports whether it was new.
 func (s *stringSet) add(v string) bool {
 	s.mu.Lock()

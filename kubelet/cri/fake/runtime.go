@@ -152,6 +152,9 @@ func (r *Runtime) enter(ctx context.Context, method string) error {
 	r.calls[method]++
 	gate := r.gates[method]
 	r.mu.Unlock()
+	if ctx.Err() != nil { // a client does not send it
+		return status.FromContextError(ctx.Err()).Err()
+	}
 	if gate != nil {
 		select {
 		case <-gate:

@@ -144,4 +144,9 @@ func (w *worker) notifyGone() {
 	for _, done := range w.syncWaiters {
 		done(nil)
 	}
+	for _, waiting := range w.exitWaiters {
+		for _, ended := range waiting {
+			close(ended)
+		}
+	}
 }

@@ -277,15 +277,13 @@ func (m *Manager) Has(uid types.UID) bool { return m.worker(uid) != nil }
 // Ended returns a channel that is closed when the container does not run any more or is not known.
 func (m *Manager) Ended(uid types.UID, containerID string) <-chan struct{} {
 	ended := make(chan struct{})
-	w := m.worker(uid)
-	if w == nil {
-		close(ended)
-		return ended
-	}
-	w.post(func() {
+	known := m.postTo(uid, func(w *worker) {
 		w.exitWaiters[containerID] = append(w.exitWaiters[containerID], ended)
 		w.invalidate()
 	})
+	if !known {
+		close(ended)
+	}
 	return ended
 }
 

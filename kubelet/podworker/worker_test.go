@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
@@ -244,5 +245,22 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 			f.runtime.Exit("main", 0)
 			f.waitStatus(p.UID, "ended by itself", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
 		})
+	}
+}
+
+// A client that follows the log of a container asks for its end while the last of its Pod is removed.
+func TestEndOfAContainerIsReportedWhileItsPodGoes(t *testing.T) {
+	f := newFixture(t)
+	ended := make(chan (<-chan struct{}), 1)
+	f.gone = func(uid types.UID) { ended <- f.manager.Ended(uid, "one that was removed") }
+	p := pod("a")
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
+	reported := <-ended
+	select {
+	case <-reported:
+	case <-time.After(time.Minute):
+		require.Fail(t, "it is not reported")
 	}
 }

@@ -78,3 +78,21 @@ func TestContainersMayEndBeforeTheyAreAdopted(t *testing.T) {
 		return running(s) && s.ContainerStatuses[0].RestartCount == 1
 	})
 }
+
+// A kubelet that starts finds a Pod running. Its sandbox and volumes are ready before this kubelet has mounted the volumes again.
+func TestPodStaysPreparedWhenTheKubeletStarts(t *testing.T) {
+	f := newFixture(t)
+	p := pod("p")
+	f.add(p)
+	p.Status = f.waitStatus(p.UID, "running", running)
+	f.stop()
+	f.statuses.Forget(p.UID)
+	mount := f.volumes.block()
+	defer mount()
+	f.start()
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
+	for _, c := range s.Conditions {
+		require.Equal(t, corev1.ConditionTrue, c.Status, c.Type)
+	}
+}

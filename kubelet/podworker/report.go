@@ -2,6 +2,7 @@ package podworker
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ func (w *worker) report() {
 		Messages:    w.terminationMessages,
 		Probes:      probeResults{w.m.deps.Probes},
 		HostIPs:     w.m.config.HostIPs(),
-		Prepared:    w.volumesMounted && !w.ended() && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
+		Prepared:    w.prepared(),
 		Ended:       w.ended(),
 		Failure:     w.failure,
 		Resize:      w.resize.status(),
@@ -55,6 +56,17 @@ func (w *worker) report() {
 		},
 		Now: w.m.deps.Clock.Now(),
 	}))
+}
+
+// prepared reports whether sandbox, network and volumes are ready. A container in the sandbox shows that the volumes are mounted, also to a
+// process that has not mounted them itself.
+func (w *worker) prepared() bool {
+	box := kuberuntime.UsableSandbox(w.pod, w.runtime)
+	if box == nil || w.ended() {
+		return false
+	}
+	return w.volumesMounted ||
+		slices.ContainsFunc(w.runtime.Containers, func(c *container.ContainerStatus) bool { return c.SandboxID == box.Id })
 }
 
 // ended reports whether no container of the Pod runs or will run again. The last status does not wait for the sandboxes

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/prober"
 )
 
@@ -95,4 +96,32 @@ func TestPodStaysPreparedWhenTheKubeletStarts(t *testing.T) {
 	for _, c := range s.Conditions {
 		require.Equal(t, corev1.ConditionTrue, c.Status, c.Type)
 	}
+}
+
+// A static Pod has no status where it comes from. It has started when its mirror Pod says, and is ready since then.
+func TestStaticPodKeepsItsTimesWhenTheKubeletStarts(t *testing.T) {
+	f := newFixture(t)
+	limit := int64(7200)
+	p := pod("p", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{podutil.SourceAnnotation: "file"}
+		p.Spec.ActiveDeadlineSeconds = &limit
+	})
+	f.add(p)
+	before := f.waitStatus(p.UID, "running", running)
+	f.stop()
+	f.statuses.Forget(p.UID)
+	f.statuses.mirrored = before
+	f.clock.Step(time.Hour)
+	f.start()
+	f.add(p)
+	after := f.waitStatus(p.UID, "running", running)
+	require.Equal(t, before.StartTime, after.StartTime)
+	ready := podutil.FindCondition(&before, corev1.PodReady)
+	require.Equal(t, ready.LastTransitionTime, podutil.FindCondition(&after, corev1.PodReady).LastTransitionTime)
+
+	f.waitFor("it is over its deadline", func() bool {
+		f.clock.Step(time.Hour)
+		s, _ := f.statuses.Get(p.UID)
+		return s.Phase == corev1.PodFailed && s.Reason == "DeadlineExceeded"
+	})
 }

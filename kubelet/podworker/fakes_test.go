@@ -91,9 +91,10 @@ type statuses struct {
 	last     map[types.UID]corev1.PodStatus
 	finished map[types.UID]bool
 	changed  chan struct{}
-	refused  []string // containers of statuses that the API does not accept: they have ended for good, and have not any more
-	atFinish func()   // set before there are Pods; called when an object may go
-	hidden   bool     // Previous does not know the status yet
+	refused  []string         // containers of statuses that the API does not accept: they have ended for good, and have not any more
+	atFinish func()           // set before there are Pods; called when an object may go
+	hidden   bool             // Previous does not know the status yet
+	mirrored corev1.PodStatus // of each static Pod's mirror Pod
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
@@ -128,6 +129,9 @@ func (s *statuses) Previous(pod *corev1.Pod) (corev1.PodStatus, bool) {
 	defer s.mu.Unlock()
 	if s.hidden {
 		return corev1.PodStatus{}, false
+	}
+	if podutil.IsStatic(pod) {
+		return s.mirrored, true
 	}
 	return pod.Status, true
 }

@@ -362,12 +362,17 @@ func (w *worker) checkDeadline() bool {
 	return true
 }
 
-// lastStatus returns the Pod's status as last computed, or else as the API server has it.
+// lastStatus returns the Pod's status as last computed, or else as the API server has it. Of a static Pod that has run before this process,
+// the API server has its times.
 func (w *worker) lastStatus() corev1.PodStatus {
 	if s, ok := w.m.deps.Statuses.Get(w.uid); ok {
 		return s
 	}
-	return w.pod.Status
+	last := w.pod.Status
+	if w.adoption.decided && podutil.IsStatic(w.pod) {
+		last.StartTime, last.Conditions = w.adoption.previous.StartTime, w.adoption.previous.Conditions
+	}
+	return last
 }
 
 // wakeAt schedules a sync for the time, at the latest.

@@ -149,11 +149,10 @@ func withResources(pod, granted *corev1.Pod) *corev1.Pod {
 		return pod
 	}
 	out := pod.DeepCopy()
-	for i := range granted.Spec.Containers {
-		out.Spec.Containers[i].Resources = granted.Spec.Containers[i].Resources
-	}
-	for i := range granted.Spec.InitContainers {
-		out.Spec.InitContainers[i].Resources = granted.Spec.InitContainers[i].Resources
+	for c := range podutil.Containers(&out.Spec) { // by name: the manifest of a static Pod with a UID of its own may change all else
+		if had, kind := podutil.FindContainer(&granted.Spec, c.Name); had != nil && kind != podutil.Ephemeral {
+			c.Resources = had.Resources
+		}
 	}
 	out.Spec.Resources = granted.Spec.Resources
 	return out

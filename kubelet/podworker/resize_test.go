@@ -288,3 +288,23 @@ func TestChangeThatACrashCutOff(t *testing.T) {
 	f.waitFor("the event", func() bool { return len(f.recorder.fields("ResizeCompleted")) == 1 })
 	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
 }
+
+// A static Pod whose manifest gives it a UID may lose a container when that is edited.
+func TestUpdateMayRemoveAContainer(t *testing.T) {
+	f := newFixture(t)
+	requests := func(cpu string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+	}
+	p := pod("p", func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{
+			{Name: "first", Image: "app:1", Resources: requests("1")}, {Name: "main", Image: "app:1", Resources: requests("2")},
+		}
+	})
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	edited := p.DeepCopy()
+	edited.Generation, edited.Spec.Containers = 2, edited.Spec.Containers[1:]
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: edited})
+	f.waitStatus(p.UID, "without it", func(s corev1.PodStatus) bool { return len(s.ContainerStatuses) == 1 })
+	require.False(t, f.recorder.hasPrefix("Warning KubeletPanicked"))
+}

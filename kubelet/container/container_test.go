@@ -129,3 +129,16 @@ func TestSandboxesAreKeptWithoutAnnotations(t *testing.T) {
 	box.Annotations = nil
 	require.True(t, proto.Equal(box, got), "%v", got)
 }
+
+// A runtime has any addresses of a Pod; the API takes one of each family, the node's own family first.
+func TestOnePerFamily(t *testing.T) {
+	both := []string{"10.0.0.2", "fd00::2", "10.1.0.2", "fd01:0::2"}
+	for near, want := range map[string][]string{
+		"192.0.2.1": {"10.0.0.2", "fd00::2"}, "2001:db8::1": {"fd00::2", "10.0.0.2"}, "": {"10.0.0.2", "fd00::2"},
+	} {
+		require.Equal(t, want, OnePerFamily(both, near), near)
+	}
+	require.Equal(t, []string{"10.0.0.2"}, OnePerFamily(both[:1], "2001:db8::1"))
+	require.Equal(t, []string{"fd01::2", "10.0.0.2"}, OnePerFamily([]string{"?", "::ffff:10.0.0.2", "fd01:0::2"}, "::1"))
+	require.Empty(t, OnePerFamily(nil, "192.0.2.1"))
+}

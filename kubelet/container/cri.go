@@ -92,6 +92,21 @@ func SandboxIPs(sandbox *runtimeapi.PodSandboxStatus) []string {
 	return ips
 }
 
+// OnePerFamily returns the first address of each family, that of near's family first, which is IPv4 if near is no address. A runtime may
+// have more addresses of a Pod, in any order; the API takes no more of them, and the first one is the Pod's.
+func OnePerFamily(ips []string, near string) []string {
+	families := map[bool]string{} // by whether it is IPv6
+	for _, ip := range ips {
+		address, err := netip.ParseAddr(ip)
+		if is6 := address.Unmap().Is6(); err == nil && families[is6] == "" {
+			families[is6] = address.Unmap().String()
+		}
+	}
+	node, _ := netip.ParseAddr(near)
+	first := node.Unmap().Is6()
+	return slices.DeleteFunc([]string{families[first], families[!first]}, func(ip string) bool { return ip == "" })
+}
+
 // ContainerFromCRI converts one ContainerStatus of the CRI. Annotations that do not parse are treated as absent:
 // they may come from another program, and a container must be killable whatever stands on it.
 func ContainerFromCRI(c *runtimeapi.ContainerStatus) *ContainerStatus {

@@ -65,7 +65,7 @@ func (w *worker) shutdown(ctx context.Context, limit time.Duration) error {
 		grace = max(limit, kuberuntime.MinGracePeriod)
 	}
 	plan := kuberuntime.TerminationPlan(pod, running.Running(), grace)
-	err = w.stopContainers(ctx, pod, plan, grace, firstIP(running.IPs))
+	err = w.stopContainers(ctx, pod, plan, grace, firstIP(w.m.podIPs(pod, running)))
 	if err = errors.Join(err, w.stopSandboxes(ctx, pod, running)); err != nil {
 		return fmt.Errorf("stop Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

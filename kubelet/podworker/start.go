@@ -255,11 +255,14 @@ func (w *worker) containerStarted(s *containerStart, id string, at time.Time) {
 	})
 }
 
-func (w *worker) podIPs() []string {
-	if w.pod.Spec.HostNetwork {
-		return w.m.config.HostIPs()
+func (w *worker) podIPs() []string { return w.m.podIPs(w.pod, w.runtime) }
+
+// podIPs returns the addresses of a Pod, the primary one first, as its status has them.
+func (m *Manager) podIPs(pod *corev1.Pod, held *container.PodStatus) []string {
+	if pod.Spec.HostNetwork {
+		return m.config.HostIPs()
 	}
-	return w.runtime.IPs
+	return container.OnePerFamily(held.IPs, firstIP(m.config.HostIPs()))
 }
 
 // errorMessage returns the text of an error for users.

@@ -18,7 +18,7 @@ const stopTimeoutMargin = 2 * time.Minute
 func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64,
 ) (noted func(), err error) {
 	plan := kuberuntime.TerminationPlan(pod, held.Running(), grace)
-	if err := w.stopContainers(ctx, pod, plan, grace, firstIP(held.IPs)); err != nil {
+	if err := w.stopContainers(ctx, pod, plan, grace, firstIP(w.m.podIPs(pod, held))); err != nil {
 		return func() {}, err
 	}
 	// How the containers ended is read at once; the end of the sandboxes needs no read.

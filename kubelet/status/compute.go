@@ -167,7 +167,7 @@ func setAddresses(in *Input, out *corev1.PodStatus) {
 			ips = in.HostIPs
 		}
 	case in.Runtime != nil:
-		ips = in.Runtime.IPs
+		ips = container.OnePerFamily(in.Runtime.IPs, out.HostIP)
 	}
 	if len(ips) == 0 {
 		return

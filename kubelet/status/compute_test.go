@@ -335,3 +335,14 @@ func TestEvictedPodIsTheTargetOfADisruption(t *testing.T) {
 	in.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
 	require.Len(t, target(), 1)
 }
+
+// The API refuses a status with two addresses of a family, and clients take the first one for the Pod's.
+func TestPodHasOneAddressOfEachFamily(t *testing.T) {
+	box := held(running("a", 0))
+	box.IPs = []string{"10.1.0.2", "10.2.0.2", "fd00::2"}
+	s := status.Compute(status.Input{
+		Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: box, HostIPs: []string{"2001:db8::1", "192.0.2.1"}, Now: now,
+	})
+	require.Equal(t, "fd00::2", s.PodIP)
+	require.Equal(t, []corev1.PodIP{{IP: "fd00::2"}, {IP: "10.1.0.2"}}, s.PodIPs)
+}

@@ -133,8 +133,6 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 // list compares the runtime's sandboxes and containers with the known state, and marks the Pods that differ. With count,
 // differences that no event announces until the next list are counted as missed events.
 func (w *Watcher) list(ctx context.Context, count bool) error {
-	w.listing.Lock()
-	defer w.listing.Unlock()
 	w.mu.Lock()
 	w.touched = map[types.UID]bool{}
 	w.mu.Unlock()

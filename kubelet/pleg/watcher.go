@@ -94,8 +94,8 @@ type Watcher struct {
 	config Config
 
 	missedEvents atomic.Int64
-	// listing is held while everything is listed, so that one listing runs at a time.
-	listing sync.Mutex
+	// relist is notified when relistNeeded is set.
+	relist wakeup.Signal
 
 	mu sync.Mutex // guards all below
 	// fingerprints is the last known state of each Pod: from a relist, or from a read.
@@ -140,7 +140,7 @@ func New(deps Deps, config Config) (*Watcher, error) {
 	return &Watcher{
 		deps: deps, config: config, fingerprints: map[types.UID]fingerprint{}, changed: map[types.UID]struct{}{},
 		unread: map[types.UID][]observation{},
-		wake:   wakeup.NewSignal(),
+		wake:   wakeup.NewSignal(), relist: wakeup.NewSignal(),
 	}, nil
 }
 
@@ -213,23 +213,41 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	}
 }
 
-// relistPeriodically lists at once, and then slowly, until ctx ends.
+// relistPeriodically lists at once, then slowly and when it is needed, until ctx ends.
 func (w *Watcher) relistPeriodically(ctx context.Context) {
 	first := true
 	delay := retryDelay
 	for {
 		wait := w.config.RelistPeriod
-		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
+		needed := w.setRelistNeeded(false)
+		if err := w.list(ctx, !first && !needed); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
+			if needed {
+				w.setRelistNeeded(true)
+			}
 			wait, delay = delay, min(2*delay, maxRetryDelay)
 		} else {
 			first, delay = false, retryDelay
 			w.setComplete(ctx.Err() == nil)
 		}
-		if !wakeup.Sleep(ctx, w.deps.Clock, wait) {
+		timer := w.deps.Clock.NewTimer(wait)
+		select {
+		case <-timer.C():
+		case <-w.relist.C():
+		case <-ctx.Done():
+			timer.Stop()
 			return
 		}
+		timer.Stop()
 	}
+}
+
+// setRelistNeeded records whether an event needs a relist, and returns whether one did.
+func (w *Watcher) setRelistNeeded(needed bool) (before bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, w.relistNeeded = w.relistNeeded, needed
+	return before
 }
 
 // setComplete records whether everything was listed since the event stream is open.
@@ -257,10 +275,11 @@ func (w *Watcher) markChanged(uid types.UID) {
 	defer w.mu.Unlock()
 	if uid == "" {
 		w.relistNeeded = true
-	} else {
-		w.changed[uid] = struct{}{}
-		w.markTouched(uid, false)
+		w.relist.Notify()
+		return
 	}
+	w.changed[uid] = struct{}{}
+	w.markTouched(uid, false)
 	w.wake.Notify()
 }
 
@@ -280,16 +299,11 @@ func (w *Watcher) notifyLoop(ctx context.Context) {
 		case <-w.wake.C():
 		}
 		w.mu.Lock()
-		dirty, relist := w.changed, w.relistNeeded
-		w.changed, w.relistNeeded = map[types.UID]struct{}{}, false
+		dirty := w.changed
+		w.changed = map[types.UID]struct{}{}
 		w.mu.Unlock()
 		for uid := range dirty {
 			w.deps.OnPodChanged(uid)
-		}
-		if relist {
-			if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
-				w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
-			}
 		}
 	}
 }

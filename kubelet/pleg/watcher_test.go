@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
@@ -137,6 +138,52 @@ func TestLostEventIsFoundAndCounted(t *testing.T) {
 	require.Zero(t, f.watcher.MissedEvents(), "the event may be under way")
 	f.clock.Step(pleg.RelistPeriod)
 	f.waitLocked("counted", func() bool { return f.watcher.MissedEvents() == 1 })
+}
+
+// namelessRuntime does not know the Pods of its events, as containerd when it cannot read a sandbox's state.
+type namelessRuntime struct{ *fake.Runtime }
+
+type namelessEvents struct {
+	grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
+}
+
+func (r namelessRuntime) GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest, opts ...grpc.CallOption,
+) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	events, err := r.Runtime.GetContainerEvents(ctx, in, opts...)
+	return namelessEvents{events}, err
+}
+
+func (e namelessEvents) Recv() (*runtimeapi.ContainerEventResponse, error) {
+	event, err := e.ServerStreamingClient.Recv()
+	if event != nil {
+		event.PodSandboxStatus = nil
+	}
+	return event, err
+}
+
+// The list that an event without a Pod needs may fail as well. It is tried again before the next periodic one.
+func TestListAfterAnEventWithoutAPodIsRetried(t *testing.T) {
+	f := newFixture(t)
+	var err error
+	f.watcher, err = pleg.New(pleg.Deps{
+		Runtime: namelessRuntime{f.runtime}, Clock: f.clock, Metrics: f,
+		OnPodChanged: func(uid types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.dirty[uid]++ },
+		OnListed:     func([]types.UID) { f.mu.Lock(); defer f.mu.Unlock(); f.lists++ },
+	}, pleg.Config{})
+	require.NoError(t, err)
+	f.start()
+	f.waitLocked("first listing", func() bool { return f.lists == 1 && f.clock.HasWaiters() })
+	f.runtime.FailNext("ListPodSandbox", status.Error(codes.DeadlineExceeded, "busy"))
+	f.runSandbox("a")
+	waited := time.Duration(0)
+	f.waitLocked("found", func() bool {
+		if waited < time.Second {
+			waited += time.Millisecond
+			f.clock.Step(time.Millisecond)
+		}
+		return f.dirty["a"] > 0
+	})
+	require.Zero(t, f.watcher.MissedEvents())
 }
 
 func TestLateEventIsNotCounted(t *testing.T) {

@@ -99,6 +99,7 @@ func TestRefused(t *testing.T) {
 		"another container":          manifest("p", "  initContainers: [{name: c, image: i}]"),
 		"spec.restartPolicy":         manifest("p", "  restartPolicy: Sometimes"),
 		"terminationGracePeriod":     manifest("p", "  terminationGracePeriodSeconds: -1"),
+		"activeDeadlineSeconds":      manifest("p", "  activeDeadlineSeconds: 10000000000"),
 		"spec.ephemeralContainers":   manifest("p", "  ephemeralContainers: [{name: e, image: i}]"),
 		"env[0].valueFrom": strings.Replace(manifest("p"), "image: registry:5000/app",
 			"image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]", 1),

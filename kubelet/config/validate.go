@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"regexp"
 	"slices"
@@ -48,8 +49,8 @@ func validate(pod *corev1.Pod) error {
 		return fmt.Errorf("spec.restartPolicy %q: want Always, OnFailure or Never", spec.RestartPolicy)
 	case *spec.TerminationGracePeriodSeconds < 0:
 		return errors.New("spec.terminationGracePeriodSeconds: is negative")
-	case spec.ActiveDeadlineSeconds != nil && *spec.ActiveDeadlineSeconds < 1:
-		return errors.New("spec.activeDeadlineSeconds: want at least 1")
+	case spec.ActiveDeadlineSeconds != nil && (*spec.ActiveDeadlineSeconds < 1 || *spec.ActiveDeadlineSeconds > math.MaxInt32):
+		return fmt.Errorf("spec.activeDeadlineSeconds: want 1 to %d", math.MaxInt32)
 	}
 	if err := references(spec); err != nil {
 		return err

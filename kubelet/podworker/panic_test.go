@@ -58,3 +58,15 @@ func TestPanicOfAWorkerItselfLosesNoPod(t *testing.T) {
 		return !f.manager.Has("uid-bad")
 	})
 }
+
+// A Pod whose container is started after a panic has a status that says so.
+func TestStatusFollowsAPodThatGoesOnAfterAPanic(t *testing.T) {
+	f := newFixture(t)
+	f.builder.containerPanics = 1
+	f.add(pod("bad"))
+	f.waitFor("the second try", func() bool {
+		f.clock.Step(time.Second)
+		return f.runtime.Running()["main"] == 1
+	})
+	f.waitStatus("uid-bad", "running", running)
+}

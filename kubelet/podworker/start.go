@@ -204,7 +204,14 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 		})
 	}
 	w.startOp(ctx, key, op{blocking: hold}, func(ctx context.Context) func() {
+		returned := false
+		defer func() {
+			if !returned {
+				done() // it panics
+			}
+		}()
 		err := launch.run(ctx)
+		returned = true
 		return func() {
 			done()
 			if err == nil { // containerStarted has recorded that it runs

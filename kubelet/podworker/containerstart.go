@@ -161,7 +161,7 @@ func (s *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateC
 	s.cpus = config.GetLinux().GetResources().GetCpusetCpus()
 	sandbox := s.sandbox
 	if sandbox == nil {
-		if sandbox, _, err = s.actions.deps.Builder.Sandbox(ctx, s.pod, s.attempt); err != nil {
+		if sandbox, err = s.actions.deps.Builder.Sandbox(ctx, s.pod, s.attempt); err != nil {
 			return nil, err
 		}
 	}

@@ -126,8 +126,10 @@ type Builder interface {
 	PreparePod(ctx context.Context, pod *corev1.Pod) error
 	// PrepareResources has drivers prepare the ResourceClaims of the Pod. It may be called again; ReleasePod undoes it.
 	PrepareResources(ctx context.Context, pod *corev1.Pod) error
-	// Sandbox returns the sandbox's configuration and the name of its runtime handler.
-	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)
+	// RuntimeHandler returns the name of the runtime handler of a new sandbox; the API server has it.
+	RuntimeHandler(ctx context.Context, pod *corev1.Pod) (string, error)
+	// Sandbox returns the sandbox's configuration.
+	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error)
 	// Container returns a container's configuration. The Pod's volumes must be mounted.
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
 	// Resources returns the runtime's resources of a container; nil if they are not known yet.

@@ -279,6 +279,8 @@ type builder struct {
 	classesErr error
 	// prepareErr is what the next PreparePod fails with.
 	prepareErr error
+	// handlerErr is what each RuntimeHandler fails with.
+	handlerErr error
 	// resourcesErr is what each PrepareResources fails with.
 	resourcesErr error
 	// cpus are those of all containers; placed are the distinct values of the container main in calls of Placed, in order.
@@ -346,9 +348,13 @@ func (b *builder) PreparePod(context.Context, *corev1.Pod) error {
 	return err
 }
 
-func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
-	*runtimeapi.PodSandboxConfig, string, error,
-) {
+func (b *builder) RuntimeHandler(context.Context, *corev1.Pod) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return "", b.handlerErr
+}
+
+func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
@@ -360,7 +366,7 @@ func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
 			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
 		}}
 	}
-	return config, "", nil
+	return config, nil
 }
 
 func (b *builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {

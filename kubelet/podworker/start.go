@@ -119,8 +119,11 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	if err := w.m.deps.Builder.PrepareResources(ctx, pod); err != nil {
 		return "", nil, claimsError{err}
 	}
-	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
+	handler, err := w.m.deps.Builder.RuntimeHandler(ctx, pod)
 	if err != nil {
+		return "", nil, err
+	}
+	if config, err = w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt); err != nil {
 		return "", nil, err
 	}
 	w.busy.Add(1)

@@ -264,3 +264,23 @@ func TestEndOfAContainerIsReportedWhileItsPodGoes(t *testing.T) {
 		require.Fail(t, "it is not reported")
 	}
 }
+
+// A container starts again in the sandbox that it had, also after a start of the kubelet, when its RuntimeClass cannot be read any more.
+func TestContainerIsRestartedWithoutItsRuntimeClass(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a")
+	f.add(p)
+	p.Status = f.waitStatus(p.UID, "running", running)
+	f.stop()
+	f.builder.handlerErr = errors.New("find RuntimeClass: not found")
+	f.start()
+	f.add(p)
+	f.runtime.Exit("main", 1)
+	f.waitFor("it runs again", func() bool { return f.runtime.Running()["main"] == 1 })
+	require.Equal(t, 1, f.runtime.Calls("RunPodSandbox"))
+
+	f.add(pod("b"))
+	f.waitFor("a new Pod needs it", func() bool {
+		return f.recorder.count("FailedCreatePodSandBox: Failed to create pod sandbox: find RuntimeClass: not found") == 1
+	})
+}

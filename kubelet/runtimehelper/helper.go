@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -199,27 +198,17 @@ func (h *Helper) PrepareResources(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // Sandbox implements podworker.Builder.
-func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (
-	*runtimeapi.PodSandboxConfig, string, error,
-) {
+func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
 	if err := h.GroupsPolicy(pod); err != nil {
-		return nil, "", err
-	}
-	handler := ""
-	if name := pod.Spec.RuntimeClassName; name != nil && *name != "" {
-		class, err := h.deps.Client.NodeV1().RuntimeClasses().Get(ctx, *name, metav1.GetOptions{})
-		if err != nil {
-			return nil, "", fmt.Errorf("find RuntimeClass %q: %w", *name, err)
-		}
-		handler = class.Handler
+		return nil, err
 	}
 	volumes, err := h.deps.Volumes.PersistentVolumes(ctx, pod)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	users, err := h.userNamespace(pod)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	config, warnings, err := h.builder.Load().SandboxConfig(pod, attempt, kuberuntime.SandboxOptions{
 		CgroupParent: h.deps.Cgroups.CgroupParent(pod), UserNamespace: users, ExtraGroups: groupsOf(pod, volumes),
@@ -227,7 +216,7 @@ func (h *Helper) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (
 	for _, w := range warnings {
 		h.warn(pod, w)
 	}
-	return config, handler, err
+	return config, err
 }
 
 // userNamespace returns the Pod's user namespace, nil if it uses the node's.

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
-	goruntime "runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/nodeaddress"
 	"github.com/berth-dev/berth/kubelet/resources"
+	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
 
 // freshNodeTimeout bounds how long admission, which checks one Pod after the other, waits for the API server.
@@ -108,7 +108,7 @@ func (c *PodConfig) most() int64 {
 	if c.MaxPerCore <= 0 {
 		return c.Max
 	}
-	return min(c.Max, c.MaxPerCore*int64(goruntime.NumCPU()))
+	return min(c.Max, c.MaxPerCore*int64(machine.CountCPUs(machine.Config{})))
 }
 
 func (n *nodeComponents) capacity() (corev1.ResourceList, error) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -45,7 +44,7 @@ func (l *Local) MachineInfo() (*v1.MachineInfo, error) {
 		cores[cpu.Core], sockets[cpu.Socket] = true, true
 	}
 	return &v1.MachineInfo{
-		Timestamp: l.clock.Now(), NumCores: runtime.NumCPU(), NumPhysicalCores: len(cores), NumSockets: len(sockets),
+		Timestamp: l.clock.Now(), NumCores: len(topology.CPUs), NumPhysicalCores: len(cores), NumSockets: len(sockets),
 		MemoryCapacity: uint64(info.Totalram) * uint64(info.Unit),
 		SwapCapacity:   uint64(info.Totalswap) * uint64(info.Unit),
 		MachineID:      word("/etc/machine-id"), BootID: word("/proc/sys/kernel/random/boot_id"),

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -12,6 +11,8 @@ import (
 	"github.com/google/cadvisor/container/common"
 	"github.com/google/cadvisor/container/libcontainer"
 	v1 "github.com/google/cadvisor/info/v1"
+
+	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
 
 // root is the name of the cgroup of the whole machine.
@@ -36,7 +37,7 @@ func (l *Local) info(name string, dirs groups) (*v1.ContainerInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup %q: %w", name, err)
 	}
-	spec, err := common.GetSpec(paths, cores(runtime.NumCPU()), pid > 0, false)
+	spec, err := common.GetSpec(paths, cores(machine.CountCPUs(machine.Config{})), pid > 0, false)
 	if err != nil {
 		return nil, fmt.Errorf("read limits of cgroup %q: %w", name, err)
 	}

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/pidlimit"
+	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
 
 // MachineInfo are the properties of the machine that do not change while it runs.
@@ -62,7 +62,7 @@ func (m *LinuxMachine) Info() (MachineInfo, error) {
 		return MachineInfo{}, err
 	}
 	f := MachineInfo{
-		Cores:      runtime.NumCPU(),
+		Cores:      machine.CountCPUs(machine.Config{SysFS: filepath.Join(m.root, "sys")}),
 		Memory:     meminfo["MemTotal"],
 		Swap:       meminfo["SwapTotal"],
 		MachineID:  m.readText("etc/machine-id"),

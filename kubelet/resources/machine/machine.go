@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,18 +60,35 @@ type Config struct {
 
 // Read reads the topology. A machine whose kernel reports no NUMA nodes has one with all CPUs and all memory.
 func Read(config Config) (*Topology, error) {
-	r := reader{sys: cmp.Or(config.SysFS, "/sys"), proc: cmp.Or(config.ProcFS, "/proc")}
-	t, err := r.read()
+	t, err := newReader(config).read()
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's topology: %w", err)
 	}
 	return t, nil
 }
 
+// CountCPUs returns how many CPUs of the machine are online. Containers may run on all of them, also on those that this process may not: where
+// systemd keeps daemons on a few CPUs, it is one of them. If the kernel does not say which are online, those count that this process may use.
+func CountCPUs(config Config) int {
+	online, err := newReader(config).online()
+	if err != nil || online.IsEmpty() {
+		return runtime.NumCPU()
+	}
+	return online.Size()
+}
+
 type reader struct{ sys, proc string }
 
+func newReader(config Config) reader {
+	return reader{sys: cmp.Or(config.SysFS, "/sys"), proc: cmp.Or(config.ProcFS, "/proc")}
+}
+
+func (r reader) online() (cpuset.CPUSet, error) {
+	return readSet(filepath.Join(r.sys, "devices/system/cpu/online"))
+}
+
 func (r reader) read() (*Topology, error) {
-	online, err := readSet(filepath.Join(r.sys, "devices/system/cpu/online"))
+	online, err := r.online()
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,8 @@ func loginsOf(secret *corev1.Secret) (map[string]login, error) {
 // auth converts the login to the CRI's form.
 func (l login) auth(server string) *runtimeapi.AuthConfig {
 	user, password := l.Username, l.Password
-	if raw, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && user == "" {
+	encoded := strings.TrimRight(strings.TrimSpace(l.Auth), "=") // some programs write it without padding
+	if raw, err := base64.RawStdEncoding.DecodeString(encoded); err == nil && user == "" {
 		user, password, _ = strings.Cut(string(raw), ":")
 	}
 	return &runtimeapi.AuthConfig{

@@ -59,8 +59,9 @@ func TestPullSecrets(t *testing.T) {
 		"a": `{"auths":{"reg.example":{"auth":"dTpw"},"reg.example/team":{"username":"team","password":"x"}}}`,
 		"b": `{"auths":{"*.wild.example":{"username":"w"},"https://index.docker.io/v1/":{"username":"hub"}}}`,
 		"c": `broken top-secret`,
+		"d": `{"auths":{"unpadded.example":{"auth":"dXNlcjpwYXNz"},"short.example":{"auth":"dTpwdw"}}}`,
 	})
-	pod := &corev1.Pod{Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}, {Name: "d"}}}}
 	for image, users := range map[string][]string{
 		"reg.example/other:1":    {"u"},
 		"reg.example/team/app:1": {"team", "u"},
@@ -69,6 +70,8 @@ func TestPullSecrets(t *testing.T) {
 		"x.y.wild.example/app":   {},
 		"nginx":                  {"hub"},
 		"quay.example/app":       {},
+		"unpadded.example/app":   {"user"},
+		"short.example/app":      {"u"},
 	} {
 		auths, err := keyring.Credentials(context.Background(), pod, image)
 		require.NoError(t, err, image)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,6 +93,9 @@ func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *
 func outcomeUnknown(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok { // with one login after the other
+		return slices.ContainsFunc(several.Unwrap(), func(each error) bool { return outcomeUnknown(ctx, each) })
 	}
 	code := status.Code(err)
 	return ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable

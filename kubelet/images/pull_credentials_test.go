@@ -27,11 +27,16 @@ import (
 type privateRegistry struct {
 	*fake.Runtime
 	open bool
+	// lost says that the connection is lost during a pull with the right login.
+	lost bool
 }
 
 func (g *privateRegistry) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
 	*runtimeapi.PullImageResponse, error,
 ) {
+	if g.lost && in.GetAuth().GetUsername() == "good" {
+		g.FailNext("PullImage", status.Error(codes.Unavailable, "connection lost"))
+	}
 	if !g.open && in.GetAuth().GetUsername() != "good" {
 		g.FailNext("PullImage", status.Error(codes.Unknown, "authorization failed"))
 	}
@@ -177,5 +182,20 @@ func TestPullOfUnknownEnd(t *testing.T) {
 	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
 	require.Empty(t, reason)
 	reason, _ = n.ensure(corev1.PullNever, "copy")
+	require.Empty(t, reason)
+}
+
+// TestPullOfUnknownEndWithSeveralLogins is refused with the first login, and loses the connection with the second one.
+func TestPullOfUnknownEndWithSeveralLogins(t *testing.T) {
+	n := newTenantFixture(t)
+	n.runtime.lost = true
+	reason, pulls := n.ensure(corev1.PullIfNotPresent, "bad", "good")
+	require.Equal(t, images.ReasonPull, reason)
+	require.Equal(t, 2, pulls)
+	n.runtime.lost = false
+	n.runtime.AddImage("reg.example/app:1")
+	reason, _ = n.ensure(corev1.PullNever)
+	require.Equal(t, images.ReasonNeverPull, reason, "the image may be there because of the second login")
+	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
 	require.Empty(t, reason)
 }

@@ -221,6 +221,26 @@ func TestClaimsOutliveTheProcess(t *testing.T) {
 	require.NoError(t, f.Unprepare(ctx, "a"), "nothing is left")
 }
 
+// TestClaimsAreRecordedAlsoAfterFailures: what a driver has prepared must be known to the next process, which has it unprepared.
+func TestClaimsAreRecordedAlsoAfterFailures(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.claim("first", "other")
+	f.claim("one", "a")
+	pod := podOf("a", "one", "gpu")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.NoError(t, f.Prepare(ctx, podOf("other", "first")), "the driver is connected")
+	away := f.root + ".away"
+	require.NoError(t, os.Rename(f.root, away))
+	for range 3 {
+		require.ErrorContains(t, f.Prepare(ctx, pod), "write the state of ResourceClaims")
+	}
+	require.Equal(t, []string{"prepare first"}, f.driver.calls, "no driver is asked for what is not recorded")
+	require.NoError(t, os.Rename(away, f.root))
+	require.NoError(t, f.Prepare(ctx, pod))
+	f.restart()
+	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(pod))
+}
+
 func TestClaimsThatAPodMayNotUse(t *testing.T) {
 	f, ctx := newFixture(t), t.Context()
 	require.NoError(t, f.Register(ctx, f.plugin()))

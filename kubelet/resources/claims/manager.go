@@ -14,7 +14,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/clock"
@@ -190,39 +189,16 @@ func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, k key, object *r
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c.prepared = true
 	for name := range c.DriverState {
 		if d := m.drivers[name]; d != nil && d.watch != nil {
 			m.scheduleExpiry(name, d.watch)
 		}
 	}
-	return m.save()
-}
-
-// refer records on the disk that the Pod uses the claim, before a driver is asked for it.
-func (m *Manager) refer(k key, object *resourceapi.ResourceClaim, uid types.UID) (*claim, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.claims[k]
-	if c == nil {
-		c = &claim{
-			ClaimUID: object.UID, ClaimName: object.Name, Namespace: object.Namespace, PodUIDs: sets.New[string](),
-			DriverState: map[string]driverState{},
-		}
-		for _, result := range object.Status.Allocation.Devices.Results {
-			c.DriverState[result.Driver] = driverState{}
-		}
+	if err := m.save(); err != nil {
+		return err // the next attempt asks the drivers once more
 	}
-	if c.ClaimUID != object.UID {
-		// Upstream's words, which its specs wait for.
-		return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists: its Pod has not ended on this node", k.name, c.ClaimUID)
-	}
-	if m.claims[k] != nil && c.PodUIDs.Has(string(uid)) {
-		return c, nil
-	}
-	m.claims[k] = c
-	c.PodUIDs.Insert(string(uid))
-	return c, m.save()
+	c.prepared = true
+	return nil
 }
 
 // check returns an error unless the claim is the Pod's to use.

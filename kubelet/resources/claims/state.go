@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -132,4 +133,39 @@ func writeState(path string, held map[key]*claim) error {
 		return fmt.Errorf("write the state of ResourceClaims: %w", err)
 	}
 	return nil
+}
+
+// refer records on the disk that the Pod uses the claim, before a driver is asked for it.
+func (m *Manager) refer(k key, object *resourceapi.ResourceClaim, uid types.UID) (*claim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.claims[k]
+	if c == nil {
+		c = &claim{
+			ClaimUID: object.UID, ClaimName: object.Name, Namespace: object.Namespace, PodUIDs: sets.New[string](),
+			DriverState: map[string]driverState{},
+		}
+		for _, result := range object.Status.Allocation.Devices.Results {
+			c.DriverState[result.Driver] = driverState{}
+		}
+	}
+	if c.ClaimUID != object.UID {
+		// Upstream's words, which its specs wait for.
+		return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists: its Pod has not ended on this node", k.name, c.ClaimUID)
+	}
+	if m.claims[k] != nil && c.PodUIDs.Has(string(uid)) {
+		return c, nil
+	}
+	_, known := m.claims[k]
+	m.claims[k] = c
+	c.PodUIDs.Insert(string(uid))
+	if err := m.save(); err != nil {
+		// What is not on the disk must not look as if it were.
+		c.PodUIDs.Delete(string(uid))
+		if !known {
+			delete(m.claims, k)
+		}
+		return nil, err
+	}
+	return c, nil
 }

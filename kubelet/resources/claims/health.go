@@ -2,6 +2,7 @@ package claims
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -155,7 +156,8 @@ func newHealth(d *healthapi.DeviceHealth, now time.Time) health {
 		h.status = corev1.ResourceHealthStatusUnhealthy
 	}
 	if most := corev1.ResourceHealthMessageMaxLength; len(h.message) > most {
-		h.message = h.message[:most-len("...")] + "..."
+		// Without the character at the cut, of which half would be sent as a longer replacement: the API server would refuse the status.
+		h.message = strings.ToValidUTF8(h.message[:most-len("...")], "") + "..."
 	}
 	return h
 }

@@ -2,6 +2,7 @@ package claims_test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -129,4 +130,21 @@ func TestClaimsInUseAreCounted(t *testing.T) {
 	inUse("dra_resource_claims_in_use{driver_name=\"<any>\"} 1\ndra_resource_claims_in_use{driver_name=\"dra.example.com\"} 1\n")
 	require.NoError(t, f.Unprepare(ctx, "a"))
 	inUse("dra_resource_claims_in_use{driver_name=\"<any>\"} 0\n")
+}
+
+// TestHealthMessagesAreCutBetweenCharacters: the API server counts bytes, and half a character becomes a longer one on its way there.
+func TestHealthMessagesAreCutBetweenCharacters(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.start()
+	f.claim("one", "a")
+	pod := podOf("a", "one", "gpu")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.NoError(t, f.Prepare(ctx, pod))
+	f.report(gpu(healthapi.HealthStatus_UNHEALTHY, strings.Repeat("é", 1000), 0))
+	f.waitChanged("a")
+	sent, err := json.Marshal(f.Status(pod, &pod.Spec.Containers[0])[0].Resources[0].Message)
+	require.NoError(t, err)
+	var received string
+	require.NoError(t, json.Unmarshal(sent, &received))
+	require.Equal(t, strings.Repeat("é", 510)+"...", received)
 }

@@ -19,6 +19,8 @@ import (
 const (
 	// defaultHealthTimeout is how long the health holds that a driver reports for a device, unless the driver names another time.
 	defaultHealthTimeout = 30 * time.Second
+	// maxHealthTimeout is the longest such time that is applied: some drivers name one that stands for ever.
+	maxHealthTimeout = 10 * 365 * 24 * time.Hour
 	// healthRetryDelay is the time between two attempts to watch the health of a driver's devices.
 	healthRetryDelay = 5 * time.Second
 )
@@ -146,7 +148,7 @@ func (m *Manager) replaceHealth(ctx context.Context, name string, w *healthWatch
 func newHealth(d *healthapi.DeviceHealth, now time.Time) health {
 	timeout := defaultHealthTimeout
 	if seconds := d.GetHealthCheckTimeoutSeconds(); seconds > 0 {
-		timeout = time.Duration(seconds) * time.Second
+		timeout = time.Duration(min(seconds, int64(maxHealthTimeout/time.Second))) * time.Second
 	}
 	h := health{status: corev1.ResourceHealthStatusUnknown, message: d.GetMessage(), until: now.Add(timeout)}
 	switch d.GetHealth() {

@@ -3,6 +3,7 @@ package claims_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -147,4 +148,17 @@ func TestHealthMessagesAreCutBetweenCharacters(t *testing.T) {
 	var received string
 	require.NoError(t, json.Unmarshal(sent, &received))
 	require.Equal(t, strings.Repeat("é", 510)+"...", received)
+}
+
+// TestHealthThatHoldsForEver has a driver that reports changes only.
+func TestHealthThatHoldsForEver(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	f.start()
+	f.claim("one", "a")
+	pod := podOf("a", "one", "gpu")
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	require.NoError(t, f.Prepare(ctx, pod))
+	f.report(gpu(healthapi.HealthStatus_HEALTHY, "", math.MaxInt64))
+	f.waitChanged("a")
+	require.Equal(t, corev1.ResourceHealthStatusHealthy, f.Status(pod, &pod.Spec.Containers[0])[0].Resources[0].Health)
 }

@@ -41,7 +41,8 @@ type plugin struct {
 	pluginapi.UnsafeDevicePluginServer
 	options pluginapi.DevicePluginOptions
 	fail    error
-	during  func() // called while devices are allocated
+	during  func()        // called while devices are allocated
+	held    chan struct{} // if set, no devices are listed until it is closed
 
 	mu      sync.Mutex // guards all below
 	list    []*pluginapi.Device
@@ -82,6 +83,13 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 }
 
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	if p.held != nil {
+		select {
+		case <-p.held:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
 	for {
 		p.mu.Lock()
 		list, changed := p.list, p.changed
@@ -429,6 +437,37 @@ func TestAPluginThatIsGone(t *testing.T) {
 	f.waitCapacity(2, 2)
 	f.clock.Step(6 * time.Minute)
 	f.waitCapacity(2, 2)
+}
+
+// TestAPluginThatRegistersAgain: until it has listed its devices, those that were known count.
+func TestAPluginThatRegistersAgain(t *testing.T) {
+	f, p := newFixture(t), newPlugin("x", "y")
+	f.serve(p, "gpu")
+	f.waitCapacity(2, 2)
+	again := newPlugin("x", "y", "z")
+	again.held = make(chan struct{})
+	f.serve(again, "again")
+	all, free := f.Resources()
+	require.EqualValues(t, 2, all.Name(gpu, resource.DecimalSI).Value())
+	require.EqualValues(t, 2, free.Name(gpu, resource.DecimalSI).Value())
+	pod := podOf("p", "1")
+	require.NoError(t, f.admit(pod))
+	_, err := f.prepare(pod)
+	require.NoError(t, err)
+	require.Equal(t, []string{"allocate x"}, again.calls)
+	close(again.held)
+	f.waitCapacity(3, 3)
+
+	again.server.Stop()
+	f.waitCapacity(3, 0)
+	last := newPlugin("x")
+	last.held = make(chan struct{})
+	f.serve(last, "last")
+	all, free = f.Resources()
+	require.EqualValues(t, 3, all.Name(gpu, resource.DecimalSI).Value())
+	require.Zero(t, free.Name(gpu, resource.DecimalSI).Value(), "those of a plugin that was gone")
+	close(last.held)
+	f.waitCapacity(1, 1)
 }
 
 func TestAResourceWithoutPluginEnds(t *testing.T) {

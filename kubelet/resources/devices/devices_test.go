@@ -470,6 +470,31 @@ func TestAPluginThatRegistersAgain(t *testing.T) {
 	f.waitCapacity(1, 1)
 }
 
+// TestAContainerWaitsForThePreparationOfItsDevices: the plugin wants to prepare them for each start, and is gone when a container starts again.
+func TestAContainerWaitsForThePreparationOfItsDevices(t *testing.T) {
+	f, p := newFixture(t), newPlugin("x")
+	p.options.PreStartRequired = true
+	f.serve(p, "gpu")
+	f.waitCapacity(1, 1)
+	pod := podOf("p", "1")
+	require.NoError(t, f.admit(pod))
+	_, err := f.prepare(pod)
+	require.NoError(t, err)
+	p.server.Stop()
+	f.waitCapacity(1, 0)
+	_, err = f.prepare(pod)
+	require.ErrorContains(t, err, "device plugin example.com/gpu: PreStartContainer: the device plugin is not connected")
+	var final *rejection.Error
+	require.NotErrorAs(t, err, &final, "it is tried again")
+	again := newPlugin("x")
+	again.options.PreStartRequired = true
+	f.serve(again, "again")
+	f.waitCapacity(1, 1)
+	_, err = f.prepare(pod)
+	require.NoError(t, err)
+	require.Equal(t, []string{"start x"}, again.calls)
+}
+
 func TestAResourceWithoutPluginEnds(t *testing.T) {
 	f, p := newFixture(t), newPlugin("x")
 	f.serve(p, "gpu")

@@ -95,7 +95,9 @@ type Manager struct {
 	pools map[string]*pool
 	// removed are resources that a plugin has provided in this process and that are gone for good.
 	removed map[string]bool
-	given   grants
+	// preparing are resources whose last plugin in this process wants to prepare devices for each start of a container.
+	preparing map[string]bool
+	given     grants
 	// earlier are the Pods that have devices from an earlier process, and that no sandbox was created for in this one.
 	earlier map[string]bool
 	unknown unknownPods
@@ -121,7 +123,10 @@ func New(deps Deps, root string) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, given: grants{}, earlier: map[string]bool{}, ahead: map[string]*ahead{}}, nil
+	return &Manager{
+		deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, preparing: map[string]bool{},
+		given: grants{}, earlier: map[string]bool{}, ahead: map[string]*ahead{},
+	}, nil
 }
 
 func (m *Manager) stateFile() string { return filepath.Join(m.dir, StateFile) }

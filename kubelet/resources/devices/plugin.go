@@ -80,6 +80,7 @@ func (m *Manager) connected(p *plugin) bool {
 	if of.plugin != nil {
 		of.plugin.cancel()
 	}
+	m.preparing[p.resource] = p.options.GetPreStartRequired()
 	of.plugin = p // its first list replaces the devices that are known
 	delete(m.removed, p.resource)
 	m.connections.Go(contain.Guard("devices.watch", p.resource, func() { m.watch(watching, p) }))

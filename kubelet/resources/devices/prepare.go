@@ -245,18 +245,19 @@ func (m *Manager) offer(name string, g *grant, n int) []string {
 	return slices.Compact(all)
 }
 
-// preStart has the plugin prepare the devices for a start of the container, if it wants to.
+// preStart has the plugin prepare the devices for a start of the container, if it wants to. Where it does not, what it has allocated is
+// known, and it need not be connected.
 func (m *Manager) preStart(ctx context.Context, uid, container, name string) error {
-	p := m.connection(name)
-	if p == nil {
-		return nil // what it has allocated is known
-	}
-	if !p.options.GetPreStartRequired() {
+	m.mu.Lock()
+	wanted, g := m.preparing[name], m.given[uid][container][name]
+	m.mu.Unlock()
+	if !wanted {
 		return nil
 	}
-	m.mu.Lock()
-	g := m.given[uid][container][name]
-	m.mu.Unlock()
+	p := m.connection(name)
+	if p == nil {
+		return fmt.Errorf("device plugin %s: PreStartContainer: the device plugin is not connected", name)
+	}
 	if g == nil {
 		return fmt.Errorf("device plugin %s: the container's devices were taken back while it was being started", name)
 	}

@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,15 +88,13 @@ func (p *Provider) readProc(name string) (map[string]uint64, error) {
 
 // readTable is readProc for any path.
 func readTable(name string) (map[string]uint64, error) {
-	file, err := os.Open(name)
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read machine usage: %w", err)
 	}
-	defer file.Close()
 	values := map[string]uint64{}
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(data)) { // that of all interrupts may be of any length
+		fields := strings.Fields(line)
 		if len(fields) < 2 {
 			continue
 		}
@@ -111,9 +108,6 @@ func readTable(name string) (map[string]uint64, error) {
 				values[key] += n
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read machine usage from %q: %w", name, err)
 	}
 	return values, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,4 +187,14 @@ func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 		out[f.GetName()] = f.Metric[0].GetGauge().GetValue() + f.Metric[0].GetCounter().GetValue()
 	}
 	return out
+}
+
+// TestSummaryOfAMachineWithManyInterrupts has a line of /proc/stat with one number for each of them.
+func TestSummaryOfAMachineWithManyInterrupts(t *testing.T) {
+	p, proc := provider(t, &runtime{}, clocktesting.NewFakeClock(time.Unix(1800000000, 0)))
+	write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\nintr 9"+strings.Repeat(" 123456789", 20_000)+"\nbtime 1700000000\n")
+	s, err := p.Summary(t.Context(), true)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2e9), *s.Node.CPU.UsageCoreNanoSeconds)
+	require.EqualValues(t, 1700000000, s.Node.StartTime.Unix())
 }

@@ -198,3 +198,47 @@ func TestSummaryOfAMachineWithManyInterrupts(t *testing.T) {
 	require.Equal(t, uint64(2e9), *s.Node.CPU.UsageCoreNanoSeconds)
 	require.EqualValues(t, 1700000000, s.Node.StartTime.Unix())
 }
+
+// twoPods are the Pods bad, whose volumes cannot be measured, and good.
+type twoPods struct {
+	stats.Runtime
+	volumes
+}
+
+func (twoPods) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+	*runtimeapi.ListPodSandboxStatsResponse, error,
+) {
+	out := &runtimeapi.ListPodSandboxStatsResponse{}
+	for _, uid := range []string{"bad", "good"} {
+		out.Stats = append(out.Stats, &runtimeapi.PodSandboxStats{
+			Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "ns", Uid: uid}},
+			Linux:      &runtimeapi.LinuxPodSandboxStats{Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: 77}}},
+		})
+	}
+	return out, nil
+}
+
+func (v twoPods) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
+	if uid == "bad" {
+		return nil, errors.New("input/output error")
+	}
+	return v.volumes.LocalUsage(ctx, uid)
+}
+
+// TestUsageOfOtherPodsIsKnown: a Pod that is not measured is the first one to be evicted, so that a volume that cannot be measured must not
+// keep others from it.
+func TestUsageOfOtherPodsIsKnown(t *testing.T) {
+	var pods []*corev1.Pod
+	for _, uid := range []types.UID{"bad", "good"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), Namespace: "ns", UID: uid}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "cache"}}
+		pods = append(pods, pod)
+	}
+	p, err := stats.New(stats.Deps{Runtime: twoPods{}, Pods: func() []*corev1.Pod { return pods }, Volumes: twoPods{}}, stats.Config{RootDir: t.TempDir()})
+	require.NoError(t, err)
+	usage, err := p.Usage(t.Context(), true)
+	require.ErrorContains(t, err, "input/output error")
+	require.Contains(t, usage, "bad", "what is known of it")
+	require.Contains(t, usage, "good")
+	require.EqualValues(t, 7, *usage["good"].VolumeStats[0].UsedBytes)
+}

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,7 @@ import (
 )
 
 // Usage returns what the running Pods use of memory and process IDs and, with disk, of the node's own disks. Volumes that are
-// elsewhere are not measured, because their servers may not respond.
+// elsewhere are not measured, because their servers may not respond. The error names volumes that could not be measured; all else is known.
 func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error) {
 	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	if err != nil {
@@ -29,6 +30,7 @@ func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error)
 	}
 	p.podRates.keepOnly(resp.Stats)
 	out := eviction.Usage{}
+	var errs []error
 	for _, sandbox := range resp.Stats {
 		uid := sandbox.GetAttributes().GetMetadata().GetUid()
 		pod := known[types.UID(uid)]
@@ -40,13 +42,12 @@ func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error)
 			s.ProcessStats = &statsapi.ProcessStats{ProcessCount: optionalUint(process.ProcessCount)}
 		}
 		if disk && p.deps.Volumes != nil {
-			if s.VolumeStats, err = p.localVolumes(ctx, pod); err != nil {
-				return out, err
-			}
+			s.VolumeStats, err = p.localVolumes(ctx, pod)
+			errs = append(errs, err)
 		}
 		out[uid] = &s
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // LocalStorage returns what a Pod occupies of the node's disks; without containers only its volumes.

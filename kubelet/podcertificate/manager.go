@@ -32,6 +32,8 @@ const (
 	abandonAfter = 10 * time.Minute
 	// overdueAfter is how long after its time a certificate that was not replaced is reported.
 	overdueAfter = 10 * time.Minute
+	// minRefresh is how long a certificate is used at least. Where the node's clock is fast, a new one seems to be due for replacement.
+	minRefresh = time.Minute
 	// maxJitter spreads the replacements of certificates that were issued at the same time.
 	maxJitter = 5 * time.Minute
 	// initialBackoff and maxBackoff bound the wait after a failed request.

@@ -288,3 +288,22 @@ func TestFailedRequestIsRetried(t *testing.T) {
 	_, _, err := f.Bundle(t.Context(), pod, "v", 1, source("ED25519"))
 	require.NoError(t, err)
 }
+
+// TestClockThatIsFast: by the node's clock each new certificate should be replaced already.
+func TestClockThatIsFast(t *testing.T) {
+	f := newFixture(t)
+	result := f.start("ED25519")
+	f.clock.Step(24 * time.Hour)
+	made, now := f.request(), f.clock.Now()
+	f.finish(made, certificatesv1beta1.PodCertificateRequestConditionTypeIssued, "Issued", certificatesv1beta1.PodCertificateRequestStatus{
+		CertificateChain: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("leaf")})),
+		NotBefore:        ptr.To(metav1.NewTime(now.Add(-24 * time.Hour))), BeginRefreshAt: ptr.To(metav1.NewTime(now.Add(-23 * time.Hour))),
+		NotAfter: ptr.To(metav1.NewTime(now.Add(-22 * time.Hour))),
+	})
+	f.waitChanged()
+	require.NoError(t, <-result)
+	require.Never(t, func() bool { return len(f.made) > 0 }, 100*time.Millisecond, 10*time.Millisecond, "the API server gets no request at once")
+	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
+	f.clock.Step(time.Minute)
+	f.request()
+}

@@ -106,8 +106,12 @@ func (m *Manager) take(found *request) (uid types.UID) {
 func (m *Manager) issued(e *entry, found *request) types.UID {
 	beginRefreshAt, notAfter := timeOf(found.Status.BeginRefreshAt), timeOf(found.Status.NotAfter)
 	jitter := rand.N(max(min(maxJitter, notAfter.Sub(beginRefreshAt)/4), 1)) // not later than that
+	refreshAt := beginRefreshAt.Add(jitter)
+	if soonest := m.deps.Clock.Now().Add(minRefresh); refreshAt.Before(soonest) {
+		refreshAt = soonest
+	}
 	e.certificate = certificate{
-		privateKey: e.pending.privateKey, chain: cleanChain(found.Status.CertificateChain), refreshAt: beginRefreshAt.Add(jitter),
+		privateKey: e.pending.privateKey, chain: cleanChain(found.Status.CertificateChain), refreshAt: refreshAt,
 		beginRefreshAt: beginRefreshAt, notAfter: notAfter,
 	}
 	e.pending, e.backoff = pending{}, initialBackoff

@@ -271,6 +271,20 @@ func TestTakesOverExistingNode(t *testing.T) {
 	})
 }
 
+// TestImagesThatCannotBeListed: a pull ends while the runtime does not respond to anything else.
+func TestImagesThatCannotBeListed(t *testing.T) {
+	run(t, nil, func(t *testing.T, f *fixture) {
+		f.runtime.set(func(r *fakeRuntime) { r.away = errors.New("restarting") })
+		f.ImagesChanged()
+		synctest.Wait()
+		f.runtime.set(func(r *fakeRuntime) {
+			r.away, r.images = nil, []*runtimeapi.Image{{Id: "i", RepoTags: []string{"docker.io/library/new:1"}, Size: 1}}
+		})
+		time.Sleep(time.Minute)
+		require.Len(t, f.get(t).Status.Images, 1)
+	})
+}
+
 func TestVolumesInUseAreAcknowledged(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {
 		require.NoError(t, f.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"b", "a"}))

@@ -27,8 +27,14 @@ type observer struct {
 // observe applies the changes and reads what is stale of the runtime and the machine.
 func (o *observer) observe(ctx context.Context, config *Config, changes changes) (err error) {
 	now := o.deps.Clock.Now()
-	runtimeDue := changes.runtimeStale || !now.Before(o.nextRuntime)
-	imagesDue := changes.imagesStale || !now.Before(o.nextImages)
+	// They stay due if reading them fails, or something before.
+	if changes.runtimeStale {
+		o.nextRuntime = now
+	}
+	if changes.imagesStale {
+		o.nextImages = now
+	}
+	runtimeDue := !now.Before(o.nextRuntime)
 	o.observed.ips, o.observed.port = changes.ips, changes.port
 	if err := o.refreshInstance(ctx, config); err != nil {
 		return err
@@ -47,8 +53,7 @@ func (o *observer) observe(ctx context.Context, config *Config, changes changes)
 		o.refreshRuntime(ctx)
 		o.nextRuntime = now.Add(runtimeInterval)
 	}
-	if imagesDue && o.runtimeErr == nil {
-		o.refreshImages(ctx)
+	if !now.Before(o.nextImages) && o.runtimeErr == nil && o.refreshImages(ctx) {
 		o.nextImages = now.Add(imagesInterval)
 	}
 	o.observed.notReady = o.notReady(changes.notReadyReasons, now)
@@ -81,21 +86,22 @@ func (o *observer) refreshRuntime(ctx context.Context) {
 	o.deps.OnRuntime(status)
 }
 
-// refreshImages lists the runtime's images.
-func (o *observer) refreshImages(ctx context.Context) {
+// refreshImages lists the runtime's images. It reports whether that succeeded.
+func (o *observer) refreshImages(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	listedAt := o.deps.Clock.Now()
 	response, err := o.deps.Runtime.ListImages(ctx, imagesRequest)
 	if err != nil {
 		o.deps.Logger.Warn("failed to list images for node status", "error", err)
-		return
+		return false
 	}
 	o.deps.OnImages(response.Images, listedAt)
 	o.observed.images = slices.Clone(response.Images)
 	if o.observed.images == nil {
 		o.observed.images = noImages
 	}
+	return true
 }
 
 // notReady returns all reasons for which the node is not ready.

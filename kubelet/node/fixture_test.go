@@ -113,6 +113,7 @@ type fixture struct {
 	recorder *record.FakeRecorder
 	pressure []eviction.Condition
 	features []string
+	labels   map[string]string
 	startups []node.Startup // what OnStartup was called with
 }
 
@@ -135,7 +136,7 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 			OnStartup: func(s node.Startup) { f.startups = append(f.startups, s) },
 		}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
-			Thresholds: thresholds, DeclaredFeatures: f.features,
+			Thresholds: thresholds, DeclaredFeatures: f.features, Labels: f.labels,
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -271,6 +271,26 @@ func TestTakesOverExistingNode(t *testing.T) {
 	})
 }
 
+// TestLabelsOfAnExistingNodeAreTheUsers: the configured labels are those of a Node that is created, and what an administrator has made of them
+// stays. Where the machine is, and what it is, the kubelet knows better.
+func TestLabelsOfAnExistingNodeAreTheUsers(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.labels = map[string]string{"tier": "front", "removed": "yes", corev1.LabelTopologyZone: "b"}
+		f.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{
+			"tier": "back", corev1.LabelTopologyZone: "a",
+		}}})
+	}, func(t *testing.T, f *fixture) {
+		labels := f.get(t).Labels
+		require.Equal(t, "back", labels["tier"])
+		require.NotContains(t, labels, "removed")
+		require.Equal(t, "b", labels[corev1.LabelTopologyZone])
+		require.Equal(t, "n1", labels[corev1.LabelHostname])
+	})
+	run(t, func(f *fixture) { f.labels = map[string]string{"tier": "front"} }, func(t *testing.T, f *fixture) {
+		require.Equal(t, "front", f.get(t).Labels["tier"])
+	})
+}
+
 // TestImagesThatCannotBeListed: a pull ends while the runtime does not respond to anything else.
 func TestImagesThatCannotBeListed(t *testing.T) {
 	run(t, nil, func(t *testing.T, f *fixture) {

@@ -29,6 +29,9 @@ const nodeIPAnnotation = "alpha.kubernetes.io/provided-node-ip"
 // attachAnnotation delegates attaching this node's volumes to the attach/detach controller.
 const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 
+// The old names of the labels of the operating system and the architecture.
+const betaOS, betaArch = "beta.kubernetes.io/os", "beta.kubernetes.io/arch"
+
 // register creates or updates the Node, with retries, until it succeeds or ctx ends.
 func (m *Manager) register(ctx context.Context) error {
 	for {
@@ -104,9 +107,9 @@ func (m *Manager) initial() *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: m.config.Name,
 			Labels: map[string]string{
-				corev1.LabelHostname:      m.config.Hostname,
-				"beta.kubernetes.io/os":   goruntime.GOOS,
-				"beta.kubernetes.io/arch": goruntime.GOARCH,
+				corev1.LabelHostname: m.config.Hostname,
+				betaOS:               goruntime.GOOS,
+				betaArch:             goruntime.GOARCH,
 			},
 			Annotations: map[string]string{},
 		},
@@ -145,7 +148,7 @@ func joinIPs(ips []net.IP) string {
 func (m *Manager) metadataPatch(existing, desired *corev1.Node) []byte {
 	labels, annotations := map[string]any{}, map[string]any{}
 	for key, value := range desired.Labels {
-		if existing.Labels[key] != value {
+		if existing.Labels[key] != value && !m.config.leavesLabel(key) {
 			labels[key] = value
 		}
 	}
@@ -175,4 +178,18 @@ func (m *Manager) metadataPatch(existing, desired *corev1.Node) []byte {
 		return nil // maps of strings always encode
 	}
 	return patch
+}
+
+// placeLabels are the labels that say where a machine is and what it is, and that the configuration may name, too.
+var placeLabels = []string{
+	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceTypeStable, corev1.LabelInstanceType, corev1.LabelOSStable, corev1.LabelArchStable,
+	betaOS, betaArch,
+}
+
+// leavesLabel reports whether a label of an existing Node is left as it is: those of the configuration are for a Node that is created, and
+// whoever changes or removes them later does so for good.
+func (c *Config) leavesLabel(key string) bool {
+	_, configured := c.Labels[key]
+	return configured && !slices.Contains(placeLabels, key)
 }

@@ -79,13 +79,13 @@ func (m *Machine) Observe(ctx context.Context) (eviction.Observations, eviction.
 	if m.memory == 0 {
 		info, err := m.deps.Node.Info()
 		if err != nil {
-			return nil, eviction.Layout{}, err
+			return nil, m.layout(), err
 		}
 		m.memory = info.Memory
 	}
 	usage, err := m.deps.Node.Usage()
 	if err != nil {
-		return nil, eviction.Layout{}, err
+		return nil, m.layout(), err
 	}
 	set(eviction.NodeFsAvailable, usage.DiskFree, usage.DiskCapacity)
 	set(eviction.NodeFsInodesFree, usage.InodesFree, usage.InodeCapacity)
@@ -165,6 +165,16 @@ func (m *Machine) observePods(set func(eviction.Signal, int64, int64)) error {
 	}
 	set(eviction.AllocatableMemoryAvailable, limit-max(usage-cache, 0), limit)
 	return nil
+}
+
+// layout returns the layout as far as it is known.
+func (m *Machine) layout() eviction.Layout {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.disks == nil {
+		return eviction.Layout{}
+	}
+	return m.disks.layout
 }
 
 // findDisks returns where images and writable layers are. It is asked of the runtime until it has said so once.

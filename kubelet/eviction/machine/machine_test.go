@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -158,4 +159,23 @@ func BenchmarkObserve(b *testing.B) {
 		_, _, err := m.Observe(b.Context())
 		require.NoError(b, err)
 	}
+}
+
+// failing is a machine that cannot be measured.
+type failing struct{ node.Machine }
+
+func (failing) Usage() (node.Usage, error) { return node.Usage{}, errors.New("too many open files") }
+
+// TestLayoutIsKnownWithoutAMeasurement: thresholds of another layout would begin anew.
+func TestLayoutIsKnownWithoutAMeasurement(t *testing.T) {
+	here, other := t.TempDir(), "/dev/shm"
+	m := newMachine(t, here, &runtime{images: other, containers: other}, cm.Dirs{})
+	_, want, err := m.Observe(t.Context())
+	require.NoError(t, err)
+	require.True(t, want.Images)
+	m.deps.Node = failing{m.deps.Node}
+	observed, layout, err := m.Observe(t.Context())
+	require.ErrorContains(t, err, "too many open files")
+	require.Empty(t, observed)
+	require.Equal(t, want, layout)
 }

@@ -163,6 +163,18 @@ func TestDriversAreWrittenDown(t *testing.T) {
 }
 
 // TestCallsOfDriversAreMeasured lets a registration call the driver, and then cancels a call.
+// TestAnnotationWithoutDrivers has an annotation that JSON allows, and that names no driver.
+func TestAnnotationWithoutDrivers(t *testing.T) {
+	f := newFixture(t)
+	node := f.node()
+	node.Annotations = map[string]string{"csi.volume.kubernetes.io/nodeid": "null"}
+	_, err := f.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	f.start()
+	require.NoError(t, f.Register(t.Context(), f.driver("one")))
+	require.JSONEq(t, `{"one":"id-of-one"}`, f.node().Annotations["csi.volume.kubernetes.io/nodeid"])
+}
+
 func TestCallsOfDriversAreMeasured(t *testing.T) {
 	f := newFixture(t)
 	f.start()

@@ -58,6 +58,9 @@ func nodePatch(node *corev1.Node, driver, id string, topology map[string]string)
 			return nil, fmt.Errorf("read annotation %s: %w", nodeIDAnnotation, err)
 		}
 	}
+	if ids == nil { // by the text null
+		ids = map[string]string{}
+	}
 	labels := map[string]string{}
 	for key, value := range topology {
 		have, ok := node.Labels[key]

@@ -88,31 +88,37 @@ func (m *Manager) measure(ctx context.Context, signal Signal) (Usage, error) {
 // evict ends a Pod and waits until it uses nothing any more. It returns false if the Pod has ended meanwhile.
 func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, t Threshold, o Observation, usage Usage) bool {
 	text, annotations := message(t, o, pod, usage[string(pod.UID)])
-	grace := ptr.To[int64](hardGrace)
-	if !t.hard() {
-		grace = ptr.To(m.config.MaxPodGracePeriod)
-		if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
-			*grace = min(*grace, *own)
-		}
-	}
+	grace := m.grace(&t, pod)
 	gone := make(chan struct{})
 	if !m.deps.Pods.EvictThen(pod.UID, status.Failure{
 		Reason: Reason, Message: text, Detail: string(t.Signal), Disruption: true, Discard: t.Signal.isDisk(),
-	}, grace, func() { close(gone) }) {
+	}, &grace, func() { close(gone) }) {
 		return false
 	}
 	m.deps.Recorder.AnnotatedEventf(pod, annotations, corev1.EventTypeWarning, Reason, "%s", text)
 	m.deps.ObserveStatsAge(string(t.Signal), m.deps.Clock.Since(o.At))
 	m.deps.Logger.Warn("evicting Pod", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "signal", string(t.Signal), "message", text)
-	timer := m.deps.Clock.NewTimer(cleanupTimeout + time.Duration(*grace)*time.Second)
+	timer := m.deps.Clock.NewTimer(cleanupTimeout + time.Duration(grace)*time.Second)
 	defer timer.Stop()
 	select {
 	case <-gone:
 	case <-ctx.Done():
 	case <-timer.C():
 		m.deps.Recorder.Eventf(pod, corev1.EventTypeWarning, "ExceededGracePeriod",
-			"The Pod has not ended within its grace period of %d s and %s more.", *grace, cleanupTimeout)
+			"The Pod has not ended within its grace period of %d s and %s more.", grace, cleanupTimeout)
 		m.deps.Logger.Warn("evicted Pod has not ended in time", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID)
 	}
 	return true
+}
+
+// grace returns how many seconds a Pod has to end: hardly any at a hard threshold, else its own, as far as the configuration allows.
+func (m *Manager) grace(t *Threshold, pod *corev1.Pod) int64 {
+	own, most := pod.Spec.TerminationGracePeriodSeconds, m.config.MaxPodGracePeriod
+	switch {
+	case t.hard():
+		return hardGrace
+	case most < 0:
+		return ptr.Deref(own, corev1.DefaultTerminationGracePeriodSeconds)
+	}
+	return min(most, ptr.Deref(own, most))
 }

@@ -229,23 +229,31 @@ func TestUnusedImagesAreRemovedBeforePodsAreEvicted(t *testing.T) {
 }
 
 func TestSoftThresholdUsesThePodsGracePeriod(t *testing.T) {
-	slow := pod("p", 0, "", "")
-	slow.Spec.TerminationGracePeriodSeconds = ptr.To[int64](600)
-	w := &world{
-		observed: Observations{MemoryAvailable: {Available: 0, Capacity: 100 * gi}}, pods: []*corev1.Pod{slow},
-		frees: map[string]Observations{"p": {MemoryAvailable: {Available: 50 * gi, Capacity: 100 * gi}}},
+	for _, c := range []struct {
+		own        *int64
+		most, want int64
+	}{
+		{ptr.To[int64](600), 30, 30}, {ptr.To[int64](10), 30, 10}, {nil, 30, 30}, {ptr.To[int64](600), 0, 0},
+		{ptr.To[int64](600), -1, 600}, {nil, -1, corev1.DefaultTerminationGracePeriodSeconds},
+	} {
+		slow := pod("p", 0, "", "")
+		slow.Spec.TerminationGracePeriodSeconds = c.own
+		w := &world{
+			observed: Observations{MemoryAvailable: {Available: 0, Capacity: 100 * gi}}, pods: []*corev1.Pod{slow},
+			frees: map[string]Observations{"p": {MemoryAvailable: {Available: 50 * gi, Capacity: 100 * gi}}},
+		}
+		config := Config{
+			Hard: map[string]string{}, Soft: map[string]string{"memory.available": "10%"},
+			SoftGracePeriod: map[string]string{"memory.available": "1m"}, MaxPodGracePeriod: c.most,
+		}
+		runManager(t, w, config, func(t *testing.T, m *Manager, _ *record.FakeRecorder) {
+			require.Len(t, m.deps.Pressure.Conditions(), 1)
+			time.Sleep(59 * time.Second)
+			require.Empty(t, w.seen().evicted)
+			time.Sleep(2 * time.Second)
+			require.Equal(t, []int64{c.want}, w.seen().graces)
+		})
 	}
-	config := Config{
-		Hard: map[string]string{}, Soft: map[string]string{"memory.available": "10%"},
-		SoftGracePeriod: map[string]string{"memory.available": "1m"}, MaxPodGracePeriod: 30,
-	}
-	runManager(t, w, config, func(t *testing.T, m *Manager, _ *record.FakeRecorder) {
-		require.Len(t, m.deps.Pressure.Conditions(), 1)
-		time.Sleep(59 * time.Second)
-		require.Empty(t, w.seen().evicted)
-		time.Sleep(2 * time.Second)
-		require.Equal(t, []int64{30}, w.seen().graces)
-	})
 }
 
 // TestPodThatDoesNotEndIsAnEvent has the Pod that is evicted first hang: after its time the next one is evicted.

@@ -57,7 +57,7 @@ type Config struct {
 	Hard, Soft, SoftGracePeriod, MinimumReclaim map[string]string
 	// PressureTransitionPeriod is how long a condition of the Node outlasts its cause; 5 min if zero.
 	PressureTransitionPeriod time.Duration
-	// MaxPodGracePeriod bounds the grace period, in seconds, of a Pod that a soft threshold evicts.
+	// MaxPodGracePeriod bounds the grace period, in seconds, of a Pod that a soft threshold evicts; a negative one does not.
 	MaxPodGracePeriod int64
 }
 

@@ -21,7 +21,6 @@ func convertEviction(c *Configuration) eviction.Config {
 
 // eviction checks the settings of eviction.
 func (p *problems) eviction(c *Configuration) {
-	p.want(c.EvictionMaxPodGracePeriod >= 0, "evictionMaxPodGracePeriod", c.EvictionMaxPodGracePeriod, "0 or more")
 	thresholds, err := eviction.ParseThresholds(convertEviction(c))
 	if err != nil {
 		p.errs = append(p.errs, err)

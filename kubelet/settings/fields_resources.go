@@ -96,7 +96,7 @@ func evictionFields() []Field {
 		{Path: "evictionPressureTransitionPeriod", Flag: "eviction-pressure-transition-period", Support: Honoured,
 			Does: "how long a pressure condition outlasts its cause"},
 		{Path: "evictionMaxPodGracePeriod", Flag: "eviction-max-pod-grace-period", Support: Honoured,
-			Does: "the longest grace period, in seconds, of a Pod that a soft threshold evicts"},
+			Does: "the longest grace period, in seconds, of a Pod that a soft threshold evicts; negative: each has its own"},
 		{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim", Support: Honoured,
 			Does: "how much more than its threshold of a resource, SIGNAL=AMOUNT, has to be available before evictions end"},
 		{Path: "mergeDefaultEvictionSettings", Support: Honoured,

@@ -185,7 +185,7 @@ reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]
 topologyManagerPolicy: restricted
 evictionHard: {imagefs.available: 50%}
 evictionPressureTransitionPeriod: 30s
-evictionMaxPodGracePeriod: 30
+evictionMaxPodGracePeriod: -1
 evictionMinimumReclaim: {nodefs.available: 5%}
 oomScoreAdj: -1
 maxOpenFiles: 100
@@ -262,7 +262,6 @@ func TestThresholdsOfContainersAreWarnedAbout(t *testing.T) {
 		"evictionSoft: {memory.available: 1Gi}":                                              "set evictionSoftGracePeriod of memory.available, too",
 		"evictionSoftGracePeriod: {memory.available: 1}":                                     "want a duration such as 1m30s",
 		"evictionMinimumReclaim: {nodefs.available: 120%}":                                   "want a percentage, 0% to 100%",
-		"evictionMaxPodGracePeriod: -1":                                                      "evictionMaxPodGracePeriod",
 		"evictionHard: {allocatableMemory.available: 100Mi}\nenforceNodeAllocatable: [none]": "the limit of all Pods",
 	} {
 		_, err := Convert(parse(t, text))

@@ -31,12 +31,7 @@ var gateTable string
 // differentHere returns the state of those gates of the kubelet that this kubelet has in another state than upstream has by default;
 // docs/features.md has all. Either state may be set: the default one, and the one that it has here.
 func differentHere() map[string]bool {
-	here := map[string]bool{}
-	for _, name := range []string{
-		"ResourceHealthStatusMessage", "WindowsGracefulNodeShutdown",
-	} {
-		here[name] = false
-	}
+	here := map[string]bool{"WindowsGracefulNodeShutdown": false}
 	for _, name := range []string{
 		gateProjectQuotas, "ClusterTrustBundleProjection", "ContainerStopSignals", "EventedPLEG", "PodCertificateRequest", "PodLogsQuerySplitStreams",
 	} {

@@ -1,6 +1,8 @@
 package settings
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -55,4 +57,22 @@ func TestGatesChangeWhatIsDone(t *testing.T) {
 	require.False(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
 	require.False(t, chosen.Agent.Pods.NoPodResources)
 	require.False(t, chosen.Agent.Pods.ListEnded)
+}
+
+// doneRow matches a row of docs/features.md about a feature that is on by default, and that this kubelet has.
+var doneRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| \\w+ \\| on \\| done \\|")
+
+// TestDocumentedFeaturesAreOn: the metric of the feature gates says of each feature what the documentation says.
+func TestDocumentedFeaturesAreOn(t *testing.T) {
+	text, err := os.ReadFile("../../docs/features.md")
+	require.NoError(t, err)
+	here := map[string]bool{}
+	for _, gate := range Gates() {
+		here[gate.Name] = gate.Here
+	}
+	rows := doneRow.FindAllSubmatch(text, -1)
+	require.Greater(t, len(rows), 50)
+	for _, row := range rows {
+		require.True(t, here[string(row[1])], "%s is documented as done", row[1])
+	}
 }

@@ -597,6 +597,30 @@ func TestContainersReuseTheDevicesOfInitContainers(t *testing.T) {
 	require.Equal(t, []string{"z"}, f.ids("p", "b"))
 }
 
+// TestDevicesOfInitContainersAreReusedAfterARestart: the process that admitted the Pod ended before the plugin allocated anything.
+func TestDevicesOfInitContainersAreReusedAfterARestart(t *testing.T) {
+	f := newFixture(t)
+	f.serve(newPlugin("x", "y"), "gpu")
+	f.waitCapacity(2, 2)
+	pod := podOf("p", "1", "1")
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{gpu: resource.MustParse("2")},
+	}}}
+	require.NoError(t, f.admit(pod))
+	f.start()
+	f.serve(newPlugin("x", "y"), "gpu")
+	f.waitCapacity(2, 2)
+	_, err := f.Prepare(t.Context(), pod, &pod.Spec.InitContainers[0])
+	require.NoError(t, err)
+	require.Equal(t, []string{"x", "y"}, f.ids("p", "init"))
+	for i := range pod.Spec.Containers {
+		_, err = f.Prepare(t.Context(), pod, &pod.Spec.Containers[i])
+		require.NoError(t, err)
+	}
+	require.ElementsMatch(t, []string{"x", "y"}, append(f.ids("p", "a"), f.ids("p", "b")...), "each has one of its own")
+	require.Error(t, f.admit(podOf("q", "1")), "none is free")
+}
+
 func TestResourcesOfClaimsAreNoPlugins(t *testing.T) {
 	f := newFixture(t)
 	f.serve(newPlugin("x"), "gpu")

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/resources/rejection"
 )
 
@@ -105,8 +106,8 @@ func (m *Manager) grantOf(pod *corev1.Pod, c *corev1.Container, name string, n i
 		return g, nil
 	}
 	// The process that admitted the Pod ended before the plugin allocated anything.
-	reusable := m.reusable
-	m.reusable = nil
+	reusable := m.reusable // of the admission under way
+	m.reusable = map[string][]string{name: m.leftByInits(pod, c, name)}
 	g, err := m.choose(m.pools[name], name, n, 0)
 	m.reusable = reusable
 	if err != nil {
@@ -114,6 +115,24 @@ func (m *Manager) grantOf(pod *corev1.Pod, c *corev1.Container, name string, n i
 	}
 	m.given.set(string(pod.UID), c.Name, name, g)
 	return g, nil
+}
+
+// leftByInits returns the devices of a resource that init containers of the Pod have, and none that runs beside or after them. The container is
+// about to start, so that the init containers before it have ended. The caller holds mu.
+func (m *Manager) leftByInits(pod *corev1.Pod, c *corev1.Container, name string) []string {
+	var left, taken []string
+	for other, kind := range podutil.Containers(&pod.Spec) {
+		g := m.given.get(string(pod.UID), other.Name, name)
+		switch {
+		case g == nil || other.Name == c.Name:
+		case kind == podutil.Init && !podutil.IsSidecar(other, kind):
+			left = append(left, g.devices.ids()...)
+		default:
+			taken = append(taken, g.devices.ids()...)
+		}
+	}
+	slices.Sort(left)
+	return slices.DeleteFunc(slices.Compact(left), func(id string) bool { return slices.Contains(taken, id) })
 }
 
 // allocate has the plugin allocate the devices of a grant, unless it has.

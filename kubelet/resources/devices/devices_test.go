@@ -334,6 +334,23 @@ func TestAllocationsOutliveTheProcess(t *testing.T) {
 	require.Equal(t, "y", options.Envs["GPU"])
 }
 
+// TestFilesOfPluginsAreLeftAlone: at the start the kubelet removes the sockets that an earlier one and its plugins have left, and nothing else.
+func TestFilesOfPluginsAreLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	f.serve(newPlugin("x"), "gpu")
+	f.waitCapacity(1, 1)
+	dir := filepath.Join(f.root, devices.Dir)
+	file, link := filepath.Join(dir, "state.json"), filepath.Join(dir, "link.sock")
+	require.NoError(t, os.WriteFile(file, []byte("{}"), 0o600))
+	require.NoError(t, os.Symlink("gpu.sock", link))
+	f.start()
+	require.FileExists(t, file, "a plugin may keep it there")
+	for _, path := range []string{filepath.Join(dir, "gpu.sock"), link} {
+		_, err := os.Lstat(path)
+		require.ErrorIs(t, err, os.ErrNotExist, path)
+	}
+}
+
 // TestNoContainerGetsDevicesThatAPodMayHave: the file that says which devices the running Pod p has is damaged.
 func TestNoContainerGetsDevicesThatAPodMayHave(t *testing.T) {
 	f := newFixture(t)

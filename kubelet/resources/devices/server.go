@@ -65,7 +65,7 @@ func (m *Manager) stopRemovals() {
 }
 
 // listen removes the sockets that an earlier process and its plugins have left, by which plugins notice that they have to register
-// again, and listens.
+// again, and listens. Other files in the directory are left alone: plugins may keep some there.
 func (m *Manager) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(m.dir, 0o750); err != nil {
 		return nil, fmt.Errorf("create the directory of device plugins: %w", err)
@@ -77,15 +77,19 @@ func (m *Manager) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the directory of device plugins: %w", err)
 	}
+	var sockets []string // also links to one, so that all are found before any is removed
 	for _, e := range entries {
-		if e.IsDir() || strings.HasPrefix(e.Name(), StateFile) {
-			continue
+		path := filepath.Join(m.dir, e.Name())
+		if info, err := os.Stat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+			sockets = append(sockets, path)
 		}
-		if err := os.Remove(filepath.Join(m.dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	}
+	for _, path := range sockets {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("remove what is left of a device plugin: %w", err)
 		}
 	}
-	return unixsock.Listen(ctx, filepath.Join(m.dir, socketName))
+	return unixsock.Replace(ctx, filepath.Join(m.dir, socketName))
 }
 
 // registrar implements the registration service.

@@ -121,13 +121,21 @@ func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 // Get implements podresourcesapi.PodResourcesListerServer.
 func (s *Server) Get(_ context.Context, request *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
 	s.count(metrics.RequestsTotal, metrics.RequestsGet)
+	var found *corev1.Pod
 	for _, pod := range s.deps.Pods() {
-		if pod.Name == request.PodName && pod.Namespace == request.PodNamespace {
-			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.of(pod)}, nil
+		if pod.Name != request.PodName || pod.Namespace != request.PodNamespace {
+			continue
+		}
+		// An old Pod of the same name may still be terminating.
+		if found == nil || found.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			found = pod
 		}
 	}
-	s.count(metrics.ErrorsGet)
-	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
+	if found == nil {
+		s.count(metrics.ErrorsGet)
+		return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
+	}
+	return &podresourcesapi.GetPodResourcesResponse{PodResources: s.of(found)}, nil
 }
 
 // of returns what the containers of a Pod have that run side by side.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 	alphaapi "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 	"k8s.io/utils/ptr"
@@ -78,4 +79,31 @@ func TestServer(t *testing.T) {
 	require.Equal(t, []string{"0"}, alpha.PodResources[0].Containers[0].Devices[0].DeviceIds)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// own has one CPU for each Pod, by its UID.
+type own struct{ source }
+
+func (own) ContainerResources(pod *corev1.Pod, c *corev1.Container) *podresourcesapi.ContainerResources {
+	return &podresourcesapi.ContainerResources{Name: c.Name, CpuIds: []int64{int64(pod.UID[0])}}
+}
+
+// TestGetReturnsTheNewestPod: the Pod before it, of the same name, is still ending.
+func TestGetReturnsTheNewestPod(t *testing.T) {
+	pod := func(uid types.UID, created time.Time) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: uid, CreationTimestamp: metav1.NewTime(created)},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
+		}
+	}
+	older, newer := pod("o", time.Unix(1000, 0)), pod("n", time.Unix(2000, 0))
+	for _, pods := range [][]*corev1.Pod{{older, newer}, {newer, older}} {
+		server, err := podresources.New(podresources.Deps{
+			Source: own{}, Pods: func() []*corev1.Pod { return pods }, Metrics: metrics.New(),
+		}, t.TempDir())
+		require.NoError(t, err)
+		got, err := server.Get(t.Context(), &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"})
+		require.NoError(t, err)
+		require.Equal(t, []int64{'n'}, got.PodResources.Containers[0].CpuIds)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +186,9 @@ func TestFromPodLogOptions(t *testing.T) {
 	got, err = FromPodLogOptions(&corev1.PodLogOptions{SinceTime: &metav1.Time{Time: now}}, now)
 	require.NoError(t, err)
 	require.Equal(t, now, got.Since)
+	got, err = FromPodLogOptions(&corev1.PodLogOptions{SinceSeconds: ptr.To[int64](math.MaxInt64)}, now)
+	require.NoError(t, err)
+	require.Equal(t, 1733, got.Since.Year(), "as far back as a duration reaches")
 	for fault, o := range map[string]corev1.PodLogOptions{
 		"at most one":    {SinceSeconds: ptr.To[int64](1), SinceTime: &metav1.Time{}},
 		"sinceSeconds 0": {SinceSeconds: new(int64)},

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func FromPodLogOptions(o *corev1.PodLogOptions, now time.Time) (Options, error) 
 		if *o.SinceSeconds < 1 {
 			return Options{}, fmt.Errorf("read sinceSeconds %d: must be greater than 0", *o.SinceSeconds)
 		}
-		opts.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
+		opts.Since = now.Add(-time.Duration(min(*o.SinceSeconds, int64(math.MaxInt64/time.Second))) * time.Second)
 	case o.SinceTime != nil:
 		opts.Since = o.SinceTime.Time
 	}

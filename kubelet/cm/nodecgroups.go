@@ -143,7 +143,7 @@ func (n *NodeCgroups) warnCgroupV1(unified bool) {
 
 // Setup creates the cgroups above all Pods, with the runtime's cgroup driver. It is called on each connection to the
 // runtime, by one goroutine; no Pod is prepared before it has succeeded once. A runtime that is unavailable again is no
-// error.
+// error; one that does not say its driver otherwise is, because with another one no container would be below its Pod's cgroup.
 func (n *NodeCgroups) Setup(ctx context.Context) error {
 	driver, err := n.detectDriver(ctx)
 	if cri.IsUnavailable(err) || ctx.Err() != nil {
@@ -151,12 +151,15 @@ func (n *NodeCgroups) Setup(ctx context.Context) error {
 	}
 	select {
 	case <-n.ready:
-		if used := n.deps.Cgroups.Driver(); driver != used {
+		if used := n.deps.Cgroups.Driver(); err == nil && driver != used {
 			n.deps.Logger.Error("container runtime has changed its cgroup driver; containers may escape the limits of their "+
 				"Pods until the kubelet restarts", "driver", driver, "used", used)
 		}
 		return nil
 	default:
+	}
+	if err != nil {
+		return err
 	}
 	n.deps.Cgroups.SetDriver(driver)
 	if err := n.deps.Cgroups.EnsureRoot(ctx); err != nil {
@@ -169,22 +172,17 @@ func (n *NodeCgroups) Setup(ctx context.Context) error {
 	return nil
 }
 
-// detectDriver returns the runtime's cgroup driver, or the configured one if the runtime does not report one. An error is
-// returned beside the configured driver.
+// detectDriver returns the runtime's cgroup driver, or the configured one if the runtime does not report one.
 func (n *NodeCgroups) detectDriver(ctx context.Context) (Driver, error) {
 	configured := n.config.Driver
 	if configured == "" {
 		configured = DriverCgroupfs
 	}
 	resp, err := n.deps.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
-	if err != nil {
-		if !cri.IsUnimplemented(err) {
-			n.deps.Logger.Warn("failed to read the container runtime's cgroup driver; using the configured one",
-				"driver", configured, "error", err)
-		}
-		return configured, err
+	if err != nil && !cri.IsUnimplemented(err) {
+		return "", fmt.Errorf("read the cgroup driver of the container runtime: %w", err)
 	}
-	if resp.Linux == nil {
+	if err != nil || resp.Linux == nil {
 		return configured, nil
 	}
 	detected := DriverSystemd

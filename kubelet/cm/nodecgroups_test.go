@@ -2,7 +2,6 @@ package cm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -101,7 +100,7 @@ func TestNodeCgroupsDetectDriver(t *testing.T) {
 		"the configuration alone":      {configured: DriverSystemd, want: DriverSystemd},
 		"the runtime alone":            {reported: ptr.To(runtimeapi.CgroupDriver_SYSTEMD), want: DriverSystemd},
 		"the runtime takes precedence": {DriverSystemd, ptr.To(runtimeapi.CgroupDriver_CGROUPFS), nil, DriverCgroupfs},
-		"the runtime returns an error": {configured: DriverSystemd, err: errors.New("no"), want: DriverSystemd},
+		"an old runtime":               {configured: DriverSystemd, err: status.Error(codes.Unimplemented, "no"), want: DriverSystemd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newNodeFixture(t, func(_ string, config *NodeCgroupsConfig) { config.Driver = c.configured })
@@ -111,9 +110,24 @@ func TestNodeCgroupsDetectDriver(t *testing.T) {
 			if c.err != nil {
 				f.runtime.FailNext("RuntimeConfig", c.err)
 			}
-			got, _ := f.detectDriver(t.Context())
+			got, err := f.detectDriver(t.Context())
+			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 		})
+	}
+}
+
+// TestNodeCgroupsOfAnUnknownDriver: cgroups of another driver than the runtime's would be those of no container.
+func TestNodeCgroupsOfAnUnknownDriver(t *testing.T) {
+	f := newNodeFixture(t, func(string, *NodeCgroupsConfig) {})
+	f.removeRoot(t)
+	f.runtime.SetCgroupDriver(runtimeapi.CgroupDriver_SYSTEMD)
+	f.runtime.FailNext("RuntimeConfig", status.Error(codes.DeadlineExceeded, "busy"))
+	require.ErrorContains(t, f.Setup(t.Context()), "read the cgroup driver of the container runtime")
+	select {
+	case <-f.Ready():
+		require.Fail(t, "it is not known which cgroups to create")
+	default:
 	}
 }
 

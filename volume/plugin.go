@@ -250,6 +250,9 @@ type Request struct {
 	// OnOwnershipProgress, if not nil, is called periodically with the number of files done while changing the group
 	// of the volume to FSGroup takes long. It must not be called after SetUp has returned.
 	OnOwnershipProgress func(files int64)
+	// OnOwnershipRefused, if not nil, is called before SetUp returns if files of the volume could not be given to FSGroup,
+	// with their number and the first reason.
+	OnOwnershipRefused func(files int, reason error)
 	// OnOwnershipChanged, if not nil, is called when the change of the group has finished or failed, with its duration.
 	OnOwnershipChanged func(took time.Duration, err error)
 }

@@ -14,6 +14,7 @@ const (
 	reasonFailedMap           = "FailedMapVolume"
 	reasonFailedUnmount       = "FailedUnmount"
 	reasonOwnershipInProgress = "VolumePermissionChangeInProgress"
+	reasonOwnershipRefused    = "VolumePermissionChangeRefused"
 	reasonMemoryOnDisk        = "PossibleMemoryBackedVolumesOnDisk"
 )
 

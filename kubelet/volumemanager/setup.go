@@ -38,21 +38,35 @@ func (m *Manager) buildRequest(ctx context.Context, pod *corev1.Pod, v *corev1.V
 		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
 		Dir: m.volumeDir(pod.UID, plugin, spec),
 	}
-	if security := pod.Spec.SecurityContext; security != nil && security.FSGroup != nil {
-		request.FSGroup = security.FSGroup
-		request.OnOwnershipProgress = func(files int64) {
-			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reasonOwnershipInProgress, fmt.Sprintf(
-				"Changing the group of volume %q to %d takes long, %d files are done; with fsGroupChangePolicy OnRootMismatch "+
-					"a volume that has the group already is not changed", v.Name, *security.FSGroup, files))
-		}
-		request.OnOwnershipChanged = func(took time.Duration, err error) {
-			m.metrics.record(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
-		}
-		if security.FSGroupChangePolicy != nil {
-			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
-		}
-	}
+	m.setGroup(&request, plugin)
 	return plugin, request, nil
+}
+
+// setGroup requests the group that the Pod wants its volumes to have, and reports what becomes of it.
+func (m *Manager) setGroup(request *volume.Request, plugin volume.Plugin) {
+	security := request.Pod.Spec.SecurityContext
+	if security == nil || security.FSGroup == nil {
+		return
+	}
+	pod, spec, gid := request.Pod, request.Spec, *security.FSGroup
+	warn := func(reason, format string, args ...any) {
+		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, fmt.Sprintf(format, args...))
+	}
+	request.FSGroup = security.FSGroup
+	if security.FSGroupChangePolicy != nil {
+		request.FSGroupChangePolicy = *security.FSGroupChangePolicy
+	}
+	request.OnOwnershipProgress = func(files int64) {
+		warn(reasonOwnershipInProgress, "Changing the group of volume %q to %d takes long, %d files are done; with fsGroupChangePolicy "+
+			"OnRootMismatch a volume that has the group already is not changed", spec.Name, gid, files)
+	}
+	request.OnOwnershipRefused = func(files int, reason error) {
+		warn(reasonOwnershipRefused, "Volume %q has %d files that cannot be given to the group %d, the first: %v; containers have the "+
+			"access that these files allow them", spec.Name, files, gid, reason)
+	}
+	request.OnOwnershipChanged = func(took time.Duration, err error) {
+		m.metrics.record(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
+	}
 }
 
 // volumeDir is the directory of a volume of a Pod.

@@ -41,6 +41,9 @@ type Options struct {
 	// OnProgress, if not nil, is called after 30 seconds and then each minute with the number of files visited so
 	// far. It must not block.
 	OnProgress func(files int64)
+	// OnRefused, if not nil, is called at the end of a walk in which files kept their group or mode, with their number and
+	// the first reason.
+	OnRefused func(files int, reason error)
 	// OnDone, if not nil, is called at the end of a walk over the files with its duration and result. It is not
 	// called if the volume was skipped or ctx ended the walk.
 	OnDone func(took time.Duration, err error)
@@ -54,15 +57,17 @@ func ApplyTo(ctx context.Context, dir string, req volume.Request) error {
 		return nil
 	}
 	_, err := Apply(ctx, dir, Options{
-		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
+		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress,
+		OnRefused: req.OnOwnershipRefused, OnDone: req.OnOwnershipChanged,
 	})
 	return err
 }
 
 // Apply makes all files and directories at and below dir belong to the group, and lets the group use them; new files
 // in directories inherit the group. Only what differs is changed. Symbolic links get the group but are not followed,
-// and other file systems mounted below are skipped, even if another process changes the tree meanwhile. It returns
-// how many files and directories were changed.
+// and other file systems mounted below are skipped, even if another process changes the tree meanwhile. A file that
+// cannot be changed stays as it is, and is no error: a file system may have no groups, a file server may not accept
+// them from the node, and a file may be immutable. It returns how many files and directories were changed.
 func Apply(ctx context.Context, dir string, options Options) (changed int, err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -88,6 +93,9 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 	}
 	began := options.Clock.Now()
 	err = w.walk(fd, &root, dir)
+	if w.refused > 0 && options.OnRefused != nil {
+		options.OnRefused(w.refused, w.reason)
+	}
 	if options.OnDone != nil && (err == nil || ctx.Err() == nil) {
 		options.OnDone(options.Clock.Since(began), err)
 	}
@@ -102,9 +110,7 @@ func (w *walker) walk(fd int, root *unix.Stat_t, dir string) error {
 			return fmt.Errorf("set group of volume %q: %w", dir, err)
 		}
 	}
-	if err := w.apply(fd, root); err != nil {
-		return fmt.Errorf("set group of volume %q: %w", dir, err)
-	}
+	w.apply(fd, root, dir)
 	return nil
 }
 
@@ -113,6 +119,8 @@ type walker struct {
 	gid     int
 	mask    uint32
 	changed int
+	refused int   // how many files could not be changed
+	reason  error // why the first of them could not
 	seen    atomic.Int64
 }
 
@@ -155,12 +163,22 @@ func (w *walker) matches(stat *unix.Stat_t) bool {
 	return int64(stat.Gid) == int64(w.gid) && w.wantedMode(stat.Mode) == stat.Mode&permBits
 }
 
-// apply changes the group and mode of the file that is open as fd (with O_PATH).
-func (w *walker) apply(fd int, stat *unix.Stat_t) error {
+// apply changes the group and mode of the file that is open as fd (with O_PATH), and counts it.
+func (w *walker) apply(fd int, stat *unix.Stat_t, name string) {
 	if w.matches(stat) {
-		return nil
+		return
 	}
-	w.changed++
+	err := w.change(fd, stat)
+	if err == nil {
+		w.changed++
+		return
+	}
+	if w.refused++; w.reason == nil {
+		w.reason = fmt.Errorf("%q: %w", name, err)
+	}
+}
+
+func (w *walker) change(fd int, stat *unix.Stat_t) error {
 	if err := unix.Fchownat(fd, "", -1, w.gid, unix.AT_EMPTY_PATH); err != nil {
 		return fmt.Errorf("change group: %w", err)
 	}
@@ -230,8 +248,6 @@ func (w *walker) walkEntry(dir int, name string, depth int) error {
 			return fmt.Errorf("in %q: %w", name, err)
 		}
 	}
-	if err := w.apply(fd, &stat); err != nil {
-		return fmt.Errorf("%q: %w", name, err)
-	}
+	w.apply(fd, &stat, name)
 	return nil
 }

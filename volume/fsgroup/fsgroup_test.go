@@ -2,6 +2,7 @@ package fsgroup_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/volume/fsgroup"
+	"github.com/berth-dev/berth/volume/mounts"
 )
 
 func gidAndMode(t *testing.T, path string) (uint32, os.FileMode) {
@@ -86,6 +88,28 @@ func TestOnRootMismatch(t *testing.T) {
 	changed, err = fsgroup.Apply(t.Context(), dir, options)
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
+}
+
+// TestFilesThatCannotBeChangedStayAsTheyAre is about a volume whose file system does not accept groups: a Pod can have its volume all the same.
+func TestFilesThatCannotBeChangedStayAsTheyAre(t *testing.T) {
+	dir := tree(t)
+	readOnly := filepath.Join(filepath.Dir(dir), "mounted")
+	require.NoError(t, os.Mkdir(readOnly, 0o700))
+	require.NoError(t, mounts.Syscalls{}.Mount(dir, readOnly, "", []string{"bind", "ro"}))
+	t.Cleanup(func() { require.NoError(t, mounts.Syscalls{}.Unmount(readOnly)) })
+	refused, reason, failed := 0, error(nil), errors.New("not called")
+	changed, err := fsgroup.Apply(t.Context(), readOnly, fsgroup.Options{
+		GID: 1234, OnRefused: func(files int, first error) { refused, reason = files, first },
+		OnDone: func(_ time.Duration, err error) { failed = err },
+	})
+	require.NoError(t, err)
+	require.Zero(t, changed)
+	require.NoError(t, failed)
+	require.Equal(t, 4, refused)
+	require.ErrorIs(t, reason, syscall.EROFS)
+	gid, mode := gidAndMode(t, filepath.Join(dir, "sub", "file"))
+	require.Zero(t, gid)
+	require.Equal(t, os.FileMode(0o600), mode)
 }
 
 func TestProgressIsReported(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/keylock"
 )
 
 // finalizerClone keeps a claim while its volume is being cloned. external-provisioner uses the same one.
@@ -18,7 +20,11 @@ const finalizerClone = "provisioner.storage.kubernetes.io/cloning-protection"
 
 // cloneSources counts the clones that are being made of each claim. It is safe for concurrent use.
 type cloneSources struct {
-	mu     sync.Mutex // guards inUse
+	// changing has, by its UID, each claim that is being protected or released: a clone that begins while another one ends must
+	// not rely on a finalizer that is about to be removed.
+	changing keylock.Locks[types.UID]
+
+	mu     sync.Mutex // guards all below
 	inUse  map[types.UID]map[string]bool
 	source map[string]*corev1.PersistentVolumeClaim // by the name of the volume
 }
@@ -38,21 +44,28 @@ func (c *cloneSources) begin(source *corev1.PersistentVolumeClaim, volume string
 	c.source[volume] = source
 }
 
-// end records that the volume is not being cloned any more, and returns its source if no other volume is cloned from that.
-func (c *cloneSources) end(volume string) *corev1.PersistentVolumeClaim {
+// of returns the claim that the volume is being cloned from, nil if there is none.
+func (c *cloneSources) of(volume string) *corev1.PersistentVolumeClaim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.source[volume]
+}
+
+// end records that the volume is not being cloned any more, and returns whether no other volume is cloned from its source.
+func (c *cloneSources) end(volume string) (unused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	source := c.source[volume]
 	if source == nil {
-		return nil
+		return false
 	}
 	delete(c.source, volume)
 	delete(c.inUse[source.UID], volume)
 	if len(c.inUse[source.UID]) > 0 {
-		return nil
+		return false
 	}
 	delete(c.inUse, source.UID)
-	return source
+	return true
 }
 
 // uses returns whether a volume is being cloned from the claim.
@@ -64,30 +77,48 @@ func (c *cloneSources) uses(source types.UID) bool {
 
 // protectSource keeps the claim that the plan clones from being deleted until releaseSource.
 func (p *Provisioner) protectSource(ctx context.Context, plan *plan) error {
-	if plan.cloned == nil {
+	source := plan.cloned
+	if source == nil {
 		return nil
 	}
-	p.clones.begin(plan.cloned, plan.options.PVName)
-	if slices.Contains(plan.cloned.Finalizers, finalizerClone) {
-		return nil
+	unlock, err := p.clones.changing.Lock(ctx, source.UID)
+	if err != nil {
+		return fmt.Errorf("keep the claim %q until its volume is cloned: wait for the end of another clone: %w", source.Name, err)
 	}
-	if err := p.patchClone(ctx, plan.cloned, "finalizers"); err != nil {
-		p.clones.end(plan.options.PVName)
-		return fmt.Errorf("keep the claim %q until its volume is cloned: %w", plan.cloned.Name, err)
+	defer unlock()
+	// Without another clone also if the claim was read with the finalizer: the last clone may have removed that since.
+	if !p.clones.uses(source.UID) {
+		if err := p.patchClone(ctx, source, "finalizers"); err != nil {
+			return fmt.Errorf("keep the claim %q until its volume is cloned: %w", source.Name, err)
+		}
 	}
+	p.clones.begin(source, plan.options.PVName)
 	return nil
 }
 
 // releaseSource allows the deletion of the claim that the volume was cloned from, if no other one is cloned from it.
 func (p *Provisioner) releaseSource(ctx context.Context, volume string) {
-	if source := p.clones.end(volume); source != nil {
-		p.releaseClone(ctx, source)
+	source := p.clones.of(volume)
+	if source == nil {
+		return
 	}
+	p.releaseClone(ctx, source, func() bool { return p.clones.end(volume) })
 }
 
-func (p *Provisioner) releaseClone(ctx context.Context, source *corev1.PersistentVolumeClaim) {
-	if err := p.patchClone(context.WithoutCancel(ctx), source, "$deleteFromPrimitiveList/finalizers"); err != nil && !apierrors.IsNotFound(err) {
-		p.logger.Warn("failed to release a claim that was cloned; the next start of the provisioner releases it",
+// releaseClone removes the finalizer of a claim if unused returns true, which it calls while no clone of the claim begins.
+func (p *Provisioner) releaseClone(ctx context.Context, source *corev1.PersistentVolumeClaim, unused func() bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.config.Timeout)
+	defer cancel()
+	unlock, err := p.clones.changing.Lock(ctx, source.UID)
+	if err == nil {
+		defer unlock()
+		if !unused() {
+			return
+		}
+		err = p.patchClone(ctx, source, "$deleteFromPrimitiveList/finalizers")
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		p.logger.Warn("failed to release a claim that was cloned; the next clone of it, or the next start of the provisioner, releases it",
 			"namespace", source.Namespace, "claim", source.Name, "error", err)
 	}
 }
@@ -107,9 +138,9 @@ func (p *Provisioner) releaseLeftSources(ctx context.Context) error {
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		if slices.Contains(claim.Finalizers, finalizerClone) && !p.clones.uses(claim.UID) &&
+		if slices.Contains(claim.Finalizers, finalizerClone) &&
 			!waiting[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] && p.isOwn(ctx, claim) {
-			p.releaseClone(ctx, claim)
+			p.releaseClone(ctx, claim, func() bool { return !p.clones.uses(claim.UID) })
 		}
 	}
 	return nil

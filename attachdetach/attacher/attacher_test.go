@@ -220,6 +220,26 @@ func TestPublishAndUnpublish(t *testing.T) {
 	require.Empty(t, w.get("foreign").Finalizers, "attachments of other drivers are left alone")
 }
 
+// TestVolumeThatWasPublishedIsUnpublished detaches after an administrator has deleted the PersistentVolume, and has created one of
+// its name for another volume, which the node has, too.
+func TestVolumeThatWasPublishedIsUnpublished(t *testing.T) {
+	w := newFixture(t)
+	w.csiNode()
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	ctx := context.Background()
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
+	pv.Spec.CSI.VolumeHandle = "other"
+	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.driver.set(func() { w.driver.published["other"] = "node-id" })
+	w.remove("va")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
+	w.driver.set(func() { require.Equal(t, map[string]string{"other": "node-id"}, w.driver.published) })
+}
+
 // TestDriverThatDoesNotPublish attaches for a driver that has nothing to do before a node uses a volume, because its CSIDriver
 // asks for it.
 func TestDriverThatDoesNotPublish(t *testing.T) {

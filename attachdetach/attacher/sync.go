@@ -1,6 +1,7 @@
 package attacher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -120,16 +121,18 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	return err
 }
 
-// unpublish calls the driver with what the VolumeAttachment and its PersistentVolume say, as far as they exist.
+// unpublish calls the driver with what the VolumeAttachment records and, as far as that is missing, with what its PersistentVolume
+// says: one that was deleted may have been created again since, for another volume.
 func (a *Attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	request := &csi.ControllerUnpublishVolumeRequest{
 		VolumeId: va.Annotations[handleAnnotation], NodeId: va.Annotations[nodeIDAnnotation],
 	}
 	source, err := a.source(va)
-	if err == nil {
-		request.VolumeId = source.VolumeHandle
+	switch {
+	case err == nil:
+		request.VolumeId = cmp.Or(request.VolumeId, source.VolumeHandle)
 		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
-	} else if request.VolumeId != "" {
+	case request.VolumeId != "":
 		err = nil // the annotations are enough
 	}
 	if err != nil {

@@ -324,7 +324,16 @@ func trimClaim(obj any) (any, error) {
 	}
 	claim.ObjectMeta = metav1.ObjectMeta{
 		Name: claim.Name, Namespace: claim.Namespace, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
-		DeletionTimestamp: claim.DeletionTimestamp,
+		DeletionTimestamp: claim.DeletionTimestamp, Annotations: trimAnnotations(claim.Annotations),
 	}
 	return claim, nil
+}
+
+// trimAnnotations keeps the annotation that an expansion reads, nil if there is none.
+func trimAnnotations(annotations map[string]string) map[string]string {
+	value, ok := annotations[expansion.AnnotationNodeExpansionNotRequired]
+	if !ok {
+		return nil
+	}
+	return map[string]string{expansion.AnnotationNodeExpansionNotRequired: value}
 }

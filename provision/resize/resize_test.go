@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/berth-dev/berth/internal/expansion"
 	"github.com/berth-dev/berth/provision/claimwork"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/timeline"
@@ -79,6 +80,25 @@ func TestNoNodeExpansion(t *testing.T) {
 		require.Equal(t, "2Gi", asked(api.claim("c")))
 		require.Contains(t, <-events, "Normal Resizing ")
 		require.Contains(t, <-events, "Normal VolumeResizeSuccessful Resize volume succeeded")
+	})
+}
+
+// TestNodesAreNotIdleAfterARetry expands a volume that needed no step on the nodes before and needs one now, by a call that is repeated.
+func TestNodesAreNotIdleAfterARetry(t *testing.T) {
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+			claim.Annotations = map[string]string{expansion.AnnotationNodeExpansionNotRequired: "true"}
+		})
+		api.driver.set(func(p *fakeDriver) { p.node, p.fail = true, always(codes.Unavailable) })
+		api.request("c", gib(2))
+		synctest.Wait()
+		require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInProgress, stage(api.claim("c")))
+		api.driver.set(func(p *fakeDriver) { p.fail = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(api.claim("c")))
+		require.NotContains(t, api.claim("c").Annotations, expansion.AnnotationNodeExpansionNotRequired)
 	})
 }
 

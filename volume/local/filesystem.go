@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/ptr"
@@ -45,8 +44,5 @@ func (d *diskMounter) mountLocked(req volume.Request, device string) error {
 		return nil
 	}
 	// This mount alone: other Pods may write.
-	if err := unix.Mount("", req.Dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		return &os.PathError{Op: "remount", Path: req.Dir, Err: err}
-	}
-	return nil
+	return mounts.Restrict(req.Dir, unix.MS_RDONLY)
 }

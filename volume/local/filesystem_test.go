@@ -56,7 +56,7 @@ func TestDiskIsFormattedOnceAndShared(t *testing.T) {
 			Dir: volume.Dir(root, "u"+"-"+"x", local.Name+uid, "pv-1")}
 	}
 	writer, reader := request("a"), request("b")
-	reader.ReadOnly = true
+	reader.ReadOnly, reader.Spec.PV.Spec.MountOptions = true, []string{"noexec"}
 	first, err := plugin.SetUp(t.Context(), writer)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(first.Path, "precious"), []byte("data"), 0o600))
@@ -64,6 +64,9 @@ func TestDiskIsFormattedOnceAndShared(t *testing.T) {
 	require.NoError(t, err)
 	require.FileExists(t, filepath.Join(second.Path, "precious"))
 	require.ErrorIs(t, os.WriteFile(filepath.Join(second.Path, "f"), nil, 0o600), unix.EROFS)
+	var fs unix.Statfs_t
+	require.NoError(t, unix.Statfs(second.Path, &fs))
+	require.NotZero(t, fs.Flags&unix.ST_NOEXEC, "read-only in addition to the volume's mount options")
 	require.NoError(t, os.WriteFile(filepath.Join(first.Path, "f"), nil, 0o600), "the first one may still write")
 	for _, one := range []volume.Request{writer, reader} {
 		require.NoError(t, plugin.TearDown(t.Context(), one.Dir))

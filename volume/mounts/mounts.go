@@ -77,14 +77,38 @@ func (Syscalls) Mount(source, target, fstype string, options []string) error {
 		return &os.PathError{Op: "mount " + describe(source, fstype) + " on", Path: target, Err: err}
 	}
 	if again {
-		if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|rest, ""); err != nil {
-			return rollback(target, &os.PathError{Op: "remount", Path: target, Err: err})
+		if err := Restrict(target, rest); err != nil {
+			return rollback(target, err)
 		}
 	}
 	if propagation != 0 {
 		if err := unix.Mount("", target, "", propagation, ""); err != nil {
 			return rollback(target, &os.PathError{Op: "set propagation of", Path: target, Err: err})
 		}
+	}
+	return nil
+}
+
+// restrictions are the flags of a mount by those that statfs(2) reports.
+var restrictions = map[int64]uintptr{
+	unix.ST_RDONLY: unix.MS_RDONLY, unix.ST_NOSUID: unix.MS_NOSUID, unix.ST_NODEV: unix.MS_NODEV, unix.ST_NOEXEC: unix.MS_NOEXEC,
+	unix.ST_NOATIME: unix.MS_NOATIME, unix.ST_NODIRATIME: unix.MS_NODIRATIME, unix.ST_RELATIME: unix.MS_RELATIME,
+}
+
+// Restrict adds flags of mount(2) to those of the mount on target alone, and not of others that show the same file system. The
+// kernel would drop those that it has and that are not given again.
+func Restrict(target string, flags uintptr) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(target, &fs); err != nil {
+		return &os.PathError{Op: "statfs", Path: target, Err: err}
+	}
+	for reported, flag := range restrictions {
+		if fs.Flags&reported != 0 {
+			flags |= flag
+		}
+	}
+	if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+		return &os.PathError{Op: "remount", Path: target, Err: err}
 	}
 	return nil
 }

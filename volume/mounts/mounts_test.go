@@ -71,6 +71,21 @@ func TestMountOptions(t *testing.T) {
 	require.Error(t, m.Mount("tmpfs", target, "tmpfs", []string{"nonsense=1"}))
 }
 
+// TestReadOnlyBindKeepsRestrictions binds a directory of a file system that an administrator has restricted.
+func TestReadOnlyBindKeepsRestrictions(t *testing.T) {
+	dir := realDir(t)
+	m := mounts.Syscalls{}
+	source, target := mkdir(t, dir, "source"), mkdir(t, dir, "target")
+	require.NoError(t, m.Mount("tmpfs", source, "tmpfs", []string{"nosuid", "nodev", "noexec", "noatime"}))
+	require.NoError(t, m.Mount(source, target, "", []string{"bind", "ro"}))
+	var fs unix.Statfs_t
+	require.NoError(t, unix.Statfs(target, &fs))
+	const want = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC | unix.ST_NOATIME
+	require.EqualValues(t, want, fs.Flags&(want|unix.ST_RELATIME))
+	require.NoError(t, m.Unmount(target))
+	require.NoError(t, m.Unmount(source))
+}
+
 func TestRemoveTreeStopsAtMounts(t *testing.T) {
 	for _, kind := range []string{"directory", "file"} {
 		t.Run(kind, func(t *testing.T) {

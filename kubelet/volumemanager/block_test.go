@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +88,27 @@ func TestBlockVolume(t *testing.T) {
 	require.Contains(t, f.nextEvent(), `persistent volume "pv-v" has volumeMode Block, but the pod names it in volumeMounts`)
 	require.NoError(t, f.Unmount(t.Context(), "b"))
 	require.ErrorIs(t, f.result(wrong), volumemanager.ErrTerminating)
+}
+
+// TestBlockVolumeOfKubernetesKubelet ends a Pod that the other kubelet has started: that one writes a data file beside the Pods' links only.
+func TestBlockVolumeOfKubernetesKubelet(t *testing.T) {
+	f := newDriverFixture(t)
+	f.createDriverClaim("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	f.attach("v")
+	require.NoError(t, f.Mount(t.Context(), blockPod("a", claimVolume("data", "v"))))
+	f.stop()
+	require.NoError(t, os.RemoveAll(filepath.Join(f.root, "plugins/kubernetes.io/csi", driverName)))
+	file := filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv-v/data/vol_data.json")
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(data), `,"volumeMode":"Block"`, "")), 0o600))
+	written := make(chan []corev1.UniqueVolumeName, 10)
+	f.status.checkWrites(func(inUse []corev1.UniqueVolumeName) { written <- slices.Clone(inUse) })
+	f.start()
+	require.Equal(t, []corev1.UniqueVolumeName{uniqueName("v")}, <-written, "it must not be detached yet")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	f.requireUnstaged()
+	require.NoDirExists(t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv-v"))
 }
 
 func TestLocalBlockVolume(t *testing.T) {

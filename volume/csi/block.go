@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/globs"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/blockpin"
 )
@@ -136,4 +137,44 @@ func (p *Plugin) removeMapFiles(dir, pv, uid string) error {
 		return fmt.Errorf("remove device directory of volume %q: %w", pv, err)
 	}
 	return nil
+}
+
+// mappedData returns, by their devices, the data files of block volumes beside their directories. Kubernetes' kubelet writes no
+// other data file of a block device that it has staged.
+func (p *Plugin) mappedData() (map[string]*volumeData, error) {
+	files, err := filepath.Glob(filepath.Join(globs.Escape(p.blockDir()), "*", "data", dataFile))
+	if err != nil {
+		return nil, fmt.Errorf("list mapped volumes: %w", err)
+	}
+	mapped := make(map[string]*volumeData, len(files))
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		data, err := loadData(dir)
+		if err == nil && dir != p.blockDataDir(data.SpecVolID) {
+			err = fmt.Errorf("it is the file of volume %q", data.SpecVolID)
+		}
+		if err != nil {
+			p.deps.Logger.Error("cannot read the data file of a mapped volume; the others are not affected", "file", file, "error", err)
+			continue
+		}
+		data.VolumeMode = "Block"
+		mapped[deviceName(data.DriverName, data.VolumeHandle)] = data
+	}
+	return mapped, nil
+}
+
+// stagedData returns the data of a device that is staged. The error wraps errNoData if there is none.
+func (p *Plugin) stagedData(driver, handle string) (*volumeData, error) {
+	data, err := loadData(p.deviceDir(driver, handle))
+	if !errors.Is(err, errNoData) {
+		return data, err
+	}
+	mapped, listErr := p.mappedData()
+	if listErr != nil {
+		return nil, listErr
+	}
+	if data := mapped[deviceName(driver, handle)]; data != nil {
+		return data, nil
+	}
+	return nil, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -115,11 +116,10 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 	if err != nil {
 		return err
 	}
-	dir := p.deviceDir(name, handle)
-	data, err := loadData(dir)
+	data, err := p.stagedData(name, handle)
 	if errors.Is(err, errNoData) {
 		// Nothing was begun, or the data file is lost: unmount and remove what exists.
-		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
+		if err := mounts.UnmountAll(ctx, p.deps.Mounter, p.deviceDir(name, handle)); err != nil {
 			return err
 		}
 		return p.removeStageDirs(&volumeData{DriverName: name, VolumeHandle: handle})
@@ -239,12 +239,25 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 		if filepath.Dir(file) != p.deviceDir(data.DriverName, data.VolumeHandle) {
 			continue
 		}
-		devices = append(devices, volume.Device{
-			Name: deviceName(data.DriverName, data.VolumeHandle), Attach: data.AttachmentID != "",
-			Driver: data.DriverName, Block: data.VolumeMode != "", SELinuxLabel: data.SELinuxMountContext,
-		})
+		devices = append(devices, deviceOf(data))
+	}
+	mapped, err := p.mappedData()
+	if err != nil {
+		return nil, err
+	}
+	for name, data := range mapped {
+		if !slices.ContainsFunc(devices, func(one volume.Device) bool { return one.Name == name }) {
+			devices = append(devices, deviceOf(data))
+		}
 	}
 	return devices, nil
+}
+
+func deviceOf(data *volumeData) volume.Device {
+	return volume.Device{
+		Name: deviceName(data.DriverName, data.VolumeHandle), Attach: data.AttachmentID != "",
+		Driver: data.DriverName, Block: data.VolumeMode != "", SELinuxLabel: data.SELinuxMountContext,
+	}
 }
 
 // DeviceOf implements volume.Attachable.

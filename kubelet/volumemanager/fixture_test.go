@@ -60,6 +60,7 @@ type fixture struct {
 	drivers       *csi.Drivers
 	driver        *csifake.Driver // the driver of this node, if the test has one
 	status        *nodeStatus
+	acquiring     func()                    // if not nil, called before the objects of a Pod are acquired
 	claims        volumemanager.ClaimSource // of the next process; may be nil
 	maySwap       func() (bool, error)      // of the next process
 	seLinux       selinux.Labels            // of the next process
@@ -138,7 +139,7 @@ func (f *fixture) start() {
 	require.NoError(f.t, err)
 	f.Manager, err = volumemanager.New(
 		volumemanager.Deps{
-			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
+			Client: f.client, Plugins: registry, Objects: hookedObjects{f.objects, f}, Tokens: f.tokens,
 			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
 			Observe: f.durations.Observe, OnFailure: func(types.UID) { f.failures.Add(1) }, SELinux: f.seLinux,
 		}, volumemanager.Config{RootDir: f.root, NodeName: "here", SELinuxMount: f.seLinuxMount})

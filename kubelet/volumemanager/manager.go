@@ -307,10 +307,18 @@ func (m *Manager) PodUpdated(pod *corev1.Pod) {
 		state.pod = pod
 	}
 	m.mu.Unlock()
-	if ok {
-		m.deps.Objects.Acquire(pod)
-		m.onPodChanged(pod.UID)
+	if !ok {
+		return
 	}
+	m.deps.Objects.Acquire(pod)
+	m.mu.Lock()
+	gone := m.pods[pod.UID] != state
+	m.mu.Unlock()
+	if gone { // Unmount has released the objects just before
+		m.deps.Objects.Release(pod.UID)
+		return
+	}
+	m.onPodChanged(pod.UID)
 }
 
 // onPodChanged refreshes the Pod's volumes and retries those that failed, because an object that they depend on changed.

@@ -21,7 +21,9 @@ func Wait(ctx context.Context, until time.Time) error {
 	timer := os.NewFile(uintptr(fd), "timerfd")
 	defer timer.Close()
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(until.UnixNano())}
-	if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &spec, nil); err != nil {
+	if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &spec, nil); errors.Is(err, unix.ECANCELED) {
+		return nil // the clock was set since the timer was made
+	} else if err != nil {
 		return fmt.Errorf("wait for a time of day: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = timer.SetReadDeadline(time.Unix(1, 0)) }) // it is in the past: Read ends

@@ -148,13 +148,17 @@ func (s Store) Copy(ctx context.Context, name, dataDir string, prepare func(copy
 // Replace is Copy for a data directory that exists: the copy takes its place, and the former content is deleted. The caller has its lock.
 func (s Store) Replace(ctx context.Context, name, dataDir string, prepare func(copy string, info Info) error) error {
 	return s.place(ctx, name, dataDir, prepare, func(made, aside string) error {
+		// place deletes the former content next, so that the copy must be on the disk then.
+		if err := syncFilesystem(made); err != nil {
+			return err
+		}
 		if err := os.Rename(dataDir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := os.Rename(made, dataDir); err != nil {
 			return errors.Join(err, os.Rename(aside, dataDir))
 		}
-		return nil
+		return syncFilesystem(dataDir)
 	})
 }
 

@@ -41,6 +41,8 @@ type Config struct {
 	// it reports that it receives signals, receives the link's addresses, and whose end says that the outer process has ended.
 	Init    bool
 	Control int
+	// Network is, with Init, the descriptor of the machine's network namespace; 0 if the cluster has no link there.
+	Network int
 	// Argv is the cluster's program with its arguments.
 	Argv []string
 }
@@ -71,7 +73,7 @@ func (c Config) Args() []string {
 		args = append(args, "--user-namespace")
 	}
 	if c.Init {
-		args = append(args, "--init", "--control-fd", strconv.Itoa(c.Control))
+		args = append(args, "--init", "--control-fd", strconv.Itoa(c.Control), "--network-fd", strconv.Itoa(c.Network))
 	}
 	return append(append(args, "--"), c.Argv...)
 }
@@ -97,6 +99,7 @@ func Parse(args []string) (Config, error) {
 	flags.Int64Var(&c.StartedAt, "started-at", 0, "when the start began, in nanoseconds since 1970")
 	flags.BoolVar(&c.Init, "init", false, "this is the first process of the namespaces")
 	flags.IntVar(&c.Control, "control-fd", -1, "descriptor of the outer process' pipe, with --init")
+	flags.IntVar(&c.Network, "network-fd", 0, "descriptor of the machine's network namespace, with --init")
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
@@ -126,6 +129,7 @@ func (c Config) validate() error {
 	}{
 		{"--link", c.Link != ""}, {"--data-dir", c.DataDir != ""}, {"--run-dir", c.RunDir != ""}, {"--cgroup", c.Cgroup != ""},
 		{"--lock-fd", c.Lock > 2}, {"--listener-fd", c.Listener > 2}, {"--page-fd", c.Page == 0 || c.Page > 2}, {"--control-fd", !c.Init || c.Control > 2},
+		{"--network-fd", c.Network == 0 || c.Network > 2},
 		{"the program to run", len(c.Argv) > 0},
 	} {
 		if !flag.given {

@@ -13,6 +13,9 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/netns"
+	"github.com/berth-dev/berth/up/firewall"
 )
 
 // errParentEnded says that the outer process has ended: there is nothing to report to.
@@ -25,6 +28,9 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	signal.Ignore(syscall.SIGPIPE)
 	control := os.NewFile(uintptr(c.Control), "control")
+	if c.Network != 0 {
+		unix.CloseOnExec(c.Network) // the cluster has no use for it
+	}
 	if _, err := control.WriteString(handlersSet); err != nil {
 		return 0, nil //nolint:nilerr // the outer process has ended
 	}
@@ -63,11 +69,22 @@ func (c Config) RunInit(ctx context.Context) (code int, err error) {
 			_ = unix.Kill(cluster, came.(syscall.Signal))
 			continue
 		case <-parentEnded:
+			reaper.killAll()
+			return code, errors.Join(c.removeFirewallRules(ctx), c.release(ctx))
 		case code = <-reaper.ended:
 		}
 		reaper.killAll()
 		return code, c.release(ctx)
 	}
+}
+
+// removeFirewallRules removes the machine's rules for the link, which the outer process has kept until it was killed. Its other rules
+// ended with it.
+func (c Config) removeFirewallRules(ctx context.Context) error {
+	if c.Network == 0 {
+		return nil
+	}
+	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", c.Network), func() error { return firewall.Remove(ctx, c.Link) })
 }
 
 // readAddresses reads the addresses of this namespace's end of the link.

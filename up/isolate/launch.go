@@ -96,9 +96,19 @@ func (c Config) startInit(lock *os.File) (first *exec.Cmd, control *os.File, err
 		files = append(files, page)
 		inner.Page, inner.Control = insidePage, insidePage+1
 	}
+	files = append(files, theirs)
+	if !c.UserNamespace {
+		machine, err := os.Open("/proc/self/ns/net")
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("open the machine's network namespace: %w", err), control.Close())
+		}
+		defer machine.Close()
+		files = append(files, machine)
+		inner.Network = inner.Control + 1
+	}
 	first = exec.Command(program, inner.Args()...)
 	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
-	first.ExtraFiles = append(files, theirs)
+	first.ExtraFiles = files
 	// A process group of its own, so that Ctrl-C on the terminal reaches this process alone, which forwards it.
 	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	if c.UserNamespace {

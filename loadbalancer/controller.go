@@ -215,11 +215,12 @@ func (c *Controller) Reconcile(ctx context.Context, key reconcile.Request) (reco
 	}
 	before := c.held[key]
 	c.held[key] = holding{addresses: wanted.addresses, ports: portsOf(service)}
-	if err := c.write(ctx, service, wanted); err != nil {
-		return reconcile.Result{}, err
-	}
+	// A write that fails is tried again, but then the holding is no longer new.
 	if !slices.Equal(before.addresses, wanted.addresses) || !slices.Equal(before.ports, portsOf(service)) {
 		c.wakeWaiting(key)
+	}
+	if err := c.write(ctx, service, wanted); err != nil {
+		return reconcile.Result{}, err
 	}
 	if wanted.problem != nil && wanted.problem.mayEndSilently {
 		return reconcile.Result{RequeueAfter: recheckPeriod}, nil

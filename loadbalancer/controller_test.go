@@ -2,6 +2,7 @@ package loadbalancer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -14,9 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/loadbalancer"
@@ -255,4 +259,28 @@ func TestLocalTrafficGoesToNodesWithEndpoints(t *testing.T) {
 		require.Equal(t, "192.0.2.64", x.addresses("web"))
 		require.Equal(t, "b", x.get("web").Annotations[loadbalancer.AnnouncedByAnnotation])
 	}, nodes...)
+}
+
+func TestWaitingServicesGetPortsAlsoAfterAConflict(t *testing.T) {
+	run(t, loadbalancer.Deps{}, loadbalancer.Config{}, func(x *fixture) {
+		x.create(service("a", 80))
+		x.create(service("b", 80))
+		require.Equal(t, loadbalancer.ReasonPortTaken, x.addresses("b"))
+		var conflicts atomic.Int32
+		x.client.PrependReactor("update", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if action.GetSubresource() != "status" || conflicts.Add(1) > 1 {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("it has changed"))
+		})
+		a := x.get("a")
+		a.Spec.Ports[0].Port, a.Generation = 81, a.Generation+1
+		_, err := x.client.CoreV1().Services("ns").Update(t.Context(), a, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Greater(t, conflicts.Load(), int32(1))
+		require.Equal(t, "192.0.2.1", x.addresses("a"))
+		require.Equal(t, "192.0.2.1", x.addresses("b"))
+	}, node("n1", "192.0.2.1"))
 }

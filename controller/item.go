@@ -5,7 +5,7 @@ package controller
 type item[R comparable] struct {
 	key        R
 	next, prev *item[R]
-	// since is when the key became ready or began to run, in nanoseconds of the queue's clock.
+	// since is when the key became ready or began to run, in nanoseconds of queue.now.
 	since int64
 	// dueAt is when the key is to run by its own last result, requestedAt when by a caller of addAfter; 0 is never. They
 	// are separate because a run replaces the first, not the second.

@@ -24,6 +24,7 @@ type outcome struct {
 // queue hands each key to one worker at a time. It starts no goroutine; the caller runs runTimer in one.
 type queue[R comparable] struct {
 	clock    clock.WithTicker
+	start    time.Time     // the times of the items count from it, so that none depends on the time of day, which may be set
 	min, max time.Duration // bounds of the delay after a failure
 
 	wake wakeup.Signal // the earliest deadline may have changed
@@ -49,11 +50,20 @@ type counts struct {
 
 func newQueue[R comparable](clock clock.WithTicker, shortest, longest time.Duration) *queue[R] {
 	q := &queue[R]{
-		clock: clock, min: shortest, max: longest, wake: wakeup.NewSignal(),
+		clock: clock, start: clock.Now(), min: shortest, max: longest, wake: wakeup.NewSignal(),
 		items: make(map[R]*item[R]), delayed: deadlines.New[*item[R]](),
 	}
 	q.notEmpty.L = &q.mu
 	return q
+}
+
+// now returns the nanoseconds since the start, and one more, because 0 stands for never.
+func (q *queue[R]) now() int64 { return int64(q.clock.Since(q.start)) + 1 }
+
+// after returns the time that is d from now, or the last one that can be represented.
+func (q *queue[R]) after(d time.Duration) int64 {
+	now := q.now()
+	return now + min(int64(d), math.MaxInt64-now)
 }
 
 // add marks the key as ready, or to run again if it is running. A closed queue ignores it.
@@ -92,7 +102,7 @@ func (q *queue[R]) addAfter(key R, d time.Duration) {
 		return
 	}
 	it := q.getOrCreate(key)
-	if at := q.clock.Now().Add(d).UnixNano(); it.requestedAt == 0 || at < it.requestedAt {
+	if at := q.after(d); it.requestedAt == 0 || at < it.requestedAt {
 		it.requestedAt = at
 		q.schedule(it)
 	}
@@ -127,7 +137,7 @@ func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {
 			return key, 0, false
 		}
 		if it := q.next(); it != nil {
-			now := q.clock.Now().UnixNano()
+			now := q.now()
 			waited = time.Duration(now - it.since)
 			it.state, it.since = stateRunning, now
 			q.running.push(it)
@@ -163,7 +173,7 @@ func (q *queue[R]) done(key R, result outcome) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it := q.getOrCreate(key) // it exists: get returned it
-	now := q.clock.Now().UnixNano()
+	now := q.now()
 	ran := time.Duration(now - it.since)
 	q.running.remove(it)
 	it.state = stateDelayed
@@ -173,10 +183,10 @@ func (q *queue[R]) done(key R, result outcome) time.Duration {
 		it.failures++
 		q.counts.retries++
 		q.counts.waited += delay
-		q.setDue(it, now+int64(delay), true)
+		q.setDue(it, q.after(delay), true)
 	case result.requeueAfter > 0:
 		it.failures = 0
-		q.setDue(it, now+int64(result.requeueAfter), false)
+		q.setDue(it, q.after(result.requeueAfter), false)
 	default:
 		it.failures = 0
 	}
@@ -216,7 +226,7 @@ func (q *queue[R]) dropIfIdle(it *item[R]) {
 // makeReady appends the item to the ready list of its priority. The caller holds mu.
 func (q *queue[R]) makeReady(it *item[R], priority priority) {
 	it.state, it.level, it.again = stateReady, priority, false
-	it.since = q.clock.Now().UnixNano()
+	it.since = q.now()
 	q.ready[priority].push(it)
 	q.notEmpty.Signal()
 }
@@ -243,7 +253,7 @@ func (q *queue[R]) schedule(it *item[R]) {
 	at := it.wakeAt()
 	if at == 0 {
 		q.delayed.Remove(it)
-	} else if q.delayed.Set(it, time.Unix(0, at)) {
+	} else if q.delayed.Set(it, q.start.Add(time.Duration(at))) {
 		q.wake.Notify()
 	}
 }
@@ -277,15 +287,16 @@ func (q *queue[R]) promoteDue() (wait time.Duration, ok bool) {
 		if !ok {
 			return 0, false
 		}
-		now := q.clock.Now()
-		it, due := q.delayed.PopDue(now)
+		now := q.now()
+		current := q.start.Add(time.Duration(now))
+		it, due := q.delayed.PopDue(current)
 		if !due {
-			return at.Sub(now), true
+			return at.Sub(current), true
 		}
-		if it.requestedAt <= now.UnixNano() {
+		if it.requestedAt <= now {
 			it.requestedAt = 0
 		}
-		if it.dueAt != 0 && it.dueAt <= now.UnixNano() {
+		if it.dueAt != 0 && it.dueAt <= now {
 			q.setDue(it, 0, false)
 		}
 		q.schedule(it)
@@ -322,7 +333,7 @@ type stats struct {
 func (q *queue[R]) stats() stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := q.clock.Now().UnixNano()
+	now := q.now()
 	s := stats{counts: q.counts, delayed: q.delayed.Len(), running: q.running.len}
 	for priority := range q.ready {
 		s.depth[priority] = q.ready[priority].len

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -109,6 +110,44 @@ func TestQueueBackoff(t *testing.T) {
 	require.Equal(t, time.Second, wait)
 	require.Equal(t, uint64(6), q.stats().retries)
 	require.Equal(t, 24*time.Second, q.stats().waited)
+}
+
+// setClock is a clock whose time of day was set by some amount. As of the real one, Since measures what has passed.
+type setClock struct {
+	*clocktesting.FakeClock
+	by time.Duration
+}
+
+func (c *setClock) Now() time.Time { return c.FakeClock.Now().Add(c.by) }
+
+func TestQueueDelaysDoNotDependOnTheTimeOfDay(t *testing.T) {
+	clock := &setClock{FakeClock: clocktesting.NewFakeClock(time.Unix(1000, 0))}
+	q := newQueue[string](clock, time.Second, 8*time.Second)
+	q.add("a", priorityLive)
+	clock.by = -time.Hour
+	require.Zero(t, q.stats().oldest)
+	require.Equal(t, "a", nextKey(t, q))
+	q.done("a", outcome{rateLimited: true})
+	clock.by = -2 * time.Hour
+	wait, _ := q.promoteDue()
+	require.Equal(t, time.Second, wait)
+	clock.by = time.Hour
+	wait, _ = q.promoteDue()
+	require.Equal(t, time.Second, wait)
+	clock.Step(wait)
+	q.promoteDue()
+	require.Equal(t, "a", nextKey(t, q))
+}
+
+func TestQueueLongDelays(t *testing.T) {
+	q, _ := testQueue()
+	q.add("a", priorityLive)
+	require.Equal(t, "a", nextKey(t, q))
+	q.done("a", outcome{requeueAfter: math.MaxInt64})
+	q.addAfter("b", math.MaxInt64)
+	q.promoteDue()
+	require.Zero(t, q.stats().depth, "neither is due for centuries")
+	require.Equal(t, 2, q.stats().delayed)
 }
 
 func TestQueueRetriesWhatFailed(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -127,12 +128,11 @@ func (e *Elector) election(callbacks leaderelection.LeaderCallbacks) leaderelect
 			Client:     e.deps.Client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: e.config.Identity},
 		},
-		LeaseDuration:   e.config.LeaseDuration,
-		RenewDeadline:   e.config.RenewDeadline,
-		RetryPeriod:     e.config.RetryPeriod,
-		Callbacks:       callbacks,
-		ReleaseOnCancel: true,
-		Name:            e.config.Name,
+		LeaseDuration: e.config.LeaseDuration,
+		RenewDeadline: e.config.RenewDeadline,
+		RetryPeriod:   e.config.RetryPeriod,
+		Callbacks:     callbacks,
+		Name:          e.config.Name,
 	}
 }
 
@@ -178,7 +178,30 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 	if !t.isLeading() {
 		return nil // ctx ended before it was this copy's turn
 	}
-	return <-t.result
+	err = <-t.result
+	if releaseErr := e.release(context.WithoutCancel(ctx), config.Lock); releaseErr != nil {
+		e.deps.Logger.Warn("others lead only when the lease is over", "lease", e.config.Name, "error", releaseErr)
+	}
+	return err
+}
+
+// release gives the Lease up, unless another copy has it. ReleaseOnCancel of client-go would do so before the work has ended, and,
+// after a renewal that failed, before the work's context ends.
+func (e *Elector) release(ctx context.Context, lock resourcelock.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, e.config.RenewDeadline)
+	defer cancel()
+	record, _, err := lock.Get(ctx)
+	if apierrors.IsNotFound(err) || err == nil && record.HolderIdentity != e.config.Identity {
+		return nil
+	}
+	if err == nil {
+		record.HolderIdentity, record.LeaseDurationSeconds = "", 1
+		err = lock.Update(ctx, *record)
+	}
+	if err != nil {
+		return fmt.Errorf("give up lease %s/%s: %w", e.config.Namespace, e.config.Name, err)
+	}
+	return nil
 }
 
 // term is one time of waiting and leading.

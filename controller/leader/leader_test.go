@@ -11,11 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/controller/leader"
 )
@@ -86,6 +89,37 @@ func TestLosingTheLeaseEndsTheWorkWithAnError(t *testing.T) {
 		broken.Store(true)
 		require.ErrorIs(t, <-done, leader.ErrLost)
 		require.Less(t, led, time.Minute+15*time.Second, "it must end before another can lead")
+	})
+}
+
+// TestLostLeaseIsKeptUntilTheWorkHasEnded has an API server that recovers just when the leader has given up.
+func TestLostLeaseIsKeptUntilTheWorkHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		holder := func() string {
+			lease, err := client.CoordinationV1().Leases("ns").Get(t.Context(), "lease", metav1.GetOptions{})
+			require.NoError(t, err)
+			return ptr.Deref(lease.Spec.HolderIdentity, "")
+		}
+		var broken atomic.Bool
+		client.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			lease := action.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease)
+			isRenewal := ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+			return isRenewal && broken.Load(), nil, apierrors.NewInternalError(errors.New("no answer"))
+		})
+		done := make(chan error, 1)
+		go func() {
+			done <- elector(t, client, "me").Run(t.Context(), func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(3 * time.Second) // takes a while to end
+				require.Equal(t, "me", holder(), "no other may lead before the work has ended")
+				return nil
+			})
+		}()
+		time.Sleep(time.Minute)
+		broken.Store(true)
+		require.ErrorIs(t, <-done, leader.ErrLost)
+		require.Empty(t, holder(), "another can lead at once")
 	})
 }
 

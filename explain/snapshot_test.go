@@ -52,7 +52,7 @@ func TestGroupSnapshots(t *testing.T) {
 			client := serve(t, map[string]string{
 				"/apis/groupsnapshot.storage.k8s.io/v1beta2/namespaces/ns/volumegroupsnapshots/g": "{" + tc.group + "}",
 				"/apis/snapshot.storage.k8s.io/v1/namespaces/ns/volumesnapshots": `{"items": [{"metadata": {"name": "other"}},
-					{"metadata": {"name": "s", "ownerReferences": [{"kind": "VolumeGroupSnapshot", "name": "g", "uid": "group"}]}}]}`,
+					{"metadata": {"name": "s", "ownerReferences": [{"apiVersion": "groupsnapshot.storage.k8s.io/v1beta2", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "group"}]}}]}`,
 			})
 			found, err := explain.Explain(t.Context(), explain.Source{Client: client}, explain.KindGroupSnapshot, "ns", "g")
 			require.NoError(t, err)

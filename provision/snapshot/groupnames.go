@@ -3,6 +3,7 @@ package snapshot
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -68,10 +69,12 @@ func memberHash(group types.UID, volumeHandle string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// GroupOf returns the VolumeGroupSnapshot that a VolumeSnapshot is a member of, nil if it is of none.
+// GroupOf returns the VolumeGroupSnapshot that a VolumeSnapshot is a member of, nil if it is of none. Other API groups have a kind of
+// that name, too: their snapshots are not ours to bind or to delete.
 func GroupOf(s *api.VolumeSnapshot) *metav1.OwnerReference {
 	for i := range s.OwnerReferences {
-		if owner := &s.OwnerReferences[i]; owner.Kind == groupapi.KindGroup {
+		owner := &s.OwnerReferences[i]
+		if group, _, _ := strings.Cut(owner.APIVersion, "/"); owner.Kind == groupapi.KindGroup && group == groupapi.GroupName {
 			return owner
 		}
 	}

@@ -249,3 +249,16 @@ func TestGroupSnapshotsSayWhatIsWrong(t *testing.T) {
 	c.driver.set(func() { c.driver.fail, c.driver.notReady = nil, 2 })
 	require.Nil(t, c.waitGroup(t, isGroupReady).Status.Error)
 }
+
+// TestSnapshotsOfOtherKindsOfGroupsAreLeftAlone has a VolumeSnapshot that is owned by the VolumeGroupSnapshot of another API group.
+func TestSnapshotsOfOtherKindsOfGroupsAreLeftAlone(t *testing.T) {
+	c := startGroups(t, api.Delete, claim("data", corev1.ClaimBound), volume("data"))
+	c.class(t, api.Delete)
+	_, err := c.VolumeSnapshots("ns").Create(t.Context(), &api.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "ns", UID: "uid-other", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "groupsnapshot.storage.openshift.io/v1beta1", Kind: groupapi.KindGroup, Name: "g", UID: "uid-other-g"}}},
+		Spec: api.VolumeSnapshotSpec{Source: api.VolumeSnapshotSource{ClaimName: ptr.To("data")}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	c.wait(t, "other", snapshot.IsReady)
+}

@@ -72,7 +72,7 @@ func (l Layout) removeAddresses() error {
 	if !l.loadBalancers().IsValid() {
 		return nil
 	}
-	return announce.Remove(l.loadBalancers())
+	return announce.Remove(l.loadBalancers(), l.NodeIP())
 }
 
 // listenerOn names the program that listens on the port of this machine's address; empty if none does, or if the address is

@@ -39,7 +39,7 @@ type Deps struct {
 // Config is the configuration of a Controller. Both fields are required.
 type Config struct {
 	NodeName string
-	// CIDR is the range of the Services' addresses. No interface has other addresses of it.
+	// CIDR is the range of the Services' addresses. No interface has other addresses of it, but for the node's.
 	CIDR netip.Prefix
 }
 
@@ -120,6 +120,8 @@ func (c *Controller) reconcile(context.Context, struct{}) (reconcile.Result, err
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	node := c.deps.NodeIP()
+	wanted, existing = without(wanted, node), without(existing, node)
 	var errs []error
 	for _, address := range existing {
 		if !slices.Contains(wanted, address) {
@@ -130,10 +132,16 @@ func (c *Controller) reconcile(context.Context, struct{}) (reconcile.Result, err
 	for _, address := range wanted {
 		if !slices.Contains(existing, address) {
 			c.deps.Logger.Info("announcing the address of a Service", "address", address)
-			errs = append(errs, c.deps.links.add(address, c.deps.NodeIP()))
+			errs = append(errs, c.deps.links.add(address, node))
 		}
 	}
 	return reconcile.Result{}, errors.Join(errs...)
+}
+
+// without leaves out the node's own address. Clouds give it as a network of its own, as Services' addresses are; without it the
+// machine cannot be reached.
+func without(addresses []netip.Addr, node netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(addresses, func(address netip.Addr) bool { return address == node })
 }
 
 // wanted returns the addresses that this node announces.

@@ -75,3 +75,15 @@ func TestAddressesFollowTheAnnotation(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// TestTheNodesOwnAddressIsKept has a range that has the node's address, which a cloud gave it as a network of its own.
+func TestTheNodesOwnAddressIsKept(t *testing.T) {
+	own := netip.MustParseAddr("192.0.2.1")
+	links := &fakeLinks{has: []netip.Addr{own, netip.MustParseAddr("192.0.2.70")}}
+	c, err := New(Deps{Client: fake.NewClientset(), NodeIP: func() netip.Addr { return own }, links: links},
+		Config{NodeName: "n1", CIDR: netip.MustParsePrefix("192.0.2.0/24")})
+	require.NoError(t, err)
+	_, err = c.reconcile(t.Context(), struct{}{})
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{own}, links.has)
+}

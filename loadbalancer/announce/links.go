@@ -122,11 +122,11 @@ func gratuitousARP(link *netlink.LinkAttrs, address netip.Addr) error {
 	return nil
 }
 
-// Remove removes the Services' addresses within the range from the machine.
-func Remove(within netip.Prefix) error {
+// Remove removes the Services' addresses within the range from the machine, and leaves it that of the node.
+func Remove(within netip.Prefix, node netip.Addr) error {
 	addresses, err := machine{}.addresses(within)
 	errs := []error{err}
-	for _, address := range addresses {
+	for _, address := range without(addresses, node) {
 		errs = append(errs, machine{}.remove(address))
 	}
 	return errors.Join(errs...)

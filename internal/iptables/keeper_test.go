@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -181,6 +183,33 @@ func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
 	// Another program writes its rules anew, and ours behind them.
 	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
 	holds("behind the rest", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
+}
+
+// TestARuleOfAnotherProgramStaysWhenOursIsMoved has another program insert a rule after the chain was listed.
+func TestARuleOfAnotherProgramStaysWhenOursIsMoved(t *testing.T) {
+	chain := []string{"-A FORWARD -j REJECT", "-A FORWARD -j OURS"}
+	k := New(Deps{Run: func(_ context.Context, _ string, args ...string) ([]byte, error) {
+		rule := "-A FORWARD " + strings.Join(args[max(len(args)-2, 0):], " ")
+		switch args[4] {
+		case "-S":
+			listed := strings.Join(chain, "\n")
+			chain = slices.Insert(chain, 0, "-A FORWARD -i theirs -j DROP", "-A FORWARD -o theirs -j DROP")
+			return []byte(listed), nil
+		case "-I":
+			at, err := strconv.Atoi(args[6])
+			require.NoError(t, err)
+			chain = slices.Insert(chain, at-1, rule)
+		case "-D":
+			at, err := strconv.Atoi(args[6])
+			if err != nil {
+				at = 1 + slices.Index(chain, rule)
+			}
+			chain = slices.Delete(chain, at-1, at)
+		}
+		return nil, nil
+	}}, testConfig())
+	require.NoError(t, k.placeBeforeRest(t.Context(), family{program: "iptables"}, Rule{Chain{"filter", "FORWARD"}, BeforeRest, []string{"-j", "OURS"}}))
+	require.Equal(t, []string{"-A FORWARD -j OURS", "-A FORWARD -i theirs -j DROP", "-A FORWARD -o theirs -j DROP", "-A FORWARD -j REJECT"}, chain)
 }
 
 // noEvents is a kernel without nf_tables.

@@ -21,18 +21,18 @@ func (k *Keeper) placeBeforeRest(ctx context.Context, f family, r Rule) error {
 	if has > 0 && (rest == 0 || has < rest) {
 		return nil
 	}
+	if has > 0 {
+		// Where it is, it has no effect. Not by its number: another program may have changed the chain since it was listed, and a
+		// rule of that would be deleted.
+		if _, err := k.iptables(ctx, f, r.Table, append([]string{"-D", r.Name}, r.Match...)...); err != nil {
+			return err
+		}
+	}
 	args := append([]string{"-A", r.Name}, r.Match...)
 	if rest > 0 {
 		args = append([]string{"-I", r.Name, strconv.Itoa(rest)}, r.Match...)
 	}
-	if _, err := k.iptables(ctx, f, r.Table, args...); err != nil {
-		return err
-	}
-	if has == 0 {
-		return nil
-	}
-	// The rule was behind the one that drops the rest, and the new one has moved it.
-	_, err = k.iptables(ctx, f, r.Table, "-D", r.Name, strconv.Itoa(has+1))
+	_, err = k.iptables(ctx, f, r.Table, args...)
 	return err
 }
 

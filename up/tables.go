@@ -80,15 +80,18 @@ func guardProxyTables(run runFunc, adopted bool, logger *slog.Logger) runFunc {
 		watched, stop := context.WithCancelCause(ctx)
 		ended := make(chan struct{})
 		defer func() { stop(nil); <-ended }()
-		removed := map[nftTable]bool{{"ip", proxyTable}: adopted}
+		removed := removedTables{{"ip", proxyTable}: adopted}
 		check := func() {
 			tables, err := listTables(watched)
-			for table, isRemoved := range removed {
-				if err == nil && isRemoved && !tables[table] {
-					stop(errProxyTablesRemoved)
+			if err != nil {
+				if watched.Err() == nil {
+					logger.Warn("cannot check the tables of kube-proxy before the next event", "error", err)
 				}
+				return
 			}
-			clear(removed)
+			if removed.areMissing(tables) {
+				stop(errProxyTablesRemoved)
+			}
 		}
 		concerns := func(deleted nftwatch.Deletion) bool {
 			if deleted.Table != proxyTable || deleted.Chain != "" {
@@ -114,6 +117,22 @@ func guardProxyTables(run runFunc, adopted bool, logger *slog.Logger) runFunc {
 		}
 		return err
 	}
+}
+
+// removedTables are the tables of kube-proxy whose removal has been seen, those that are true.
+type removedTables map[nftTable]bool
+
+// areMissing reports whether one of them has not been made again, and forgets them. It is called without any when events were lost, its
+// own among them perhaps: a removal of many rules causes more than the kernel keeps for a busy machine.
+func (r removedTables) areMissing(tables map[nftTable]bool) (missing bool) {
+	if len(r) == 0 {
+		r[nftTable{"ip", proxyTable}] = true
+	}
+	for table, isRemoved := range r {
+		missing = missing || isRemoved && !tables[table]
+	}
+	clear(r)
+	return missing
 }
 
 // nftTable is a table of nftables.

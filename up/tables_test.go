@@ -66,3 +66,12 @@ func TestKubeProxyIsStartedAgainWithoutItsTables(t *testing.T) {
 	failed := errors.New("failed")
 	require.ErrorIs(t, guardProxyTables(func(context.Context) error { return failed }, false, slog.New(slog.DiscardHandler))(t.Context()), failed)
 }
+
+// TestLostEventsMayBeThoseOfKubeProxysTables has a watch that reports that something was deleted, but not what.
+func TestLostEventsMayBeThoseOfKubeProxysTables(t *testing.T) {
+	table, other := nftTable{"ip", proxyTable}, nftTable{"ip", "other"}
+	removed := removedTables{table: false}
+	require.False(t, removed.areMissing(nil), "kube-proxy has not made it yet")
+	require.False(t, removed.areMissing(map[nftTable]bool{table: true, other: true}))
+	require.True(t, removed.areMissing(map[nftTable]bool{other: true}))
+}

@@ -202,6 +202,11 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 	}
 	rotator, err := certificate.NewManager(&rotatorConfig)
 	if err != nil {
+		m.mu.Lock()
+		if m.generation == generation {
+			m.generation-- // the rotator before stays the newest
+		}
+		m.mu.Unlock()
 		return nil, fmt.Errorf("manage certificate of node %s in %s: %w", config.NodeName, config.Dir, err)
 	}
 	return rotator, nil

@@ -199,6 +199,23 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 	require.ErrorContains(t, own.SetIPs(nil), "a client certificate has none")
 }
 
+// TestServingCertificateAfterAddressesThatFailed sets addresses while the stored pair cannot be read: the certificate that
+// was requested before is still accepted.
+func TestServingCertificateAfterAddressesThatFailed(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	dir := filepath.Join(t.TempDir(), "pki")
+	manager, err := certificate.NewServing(s.deps(), certificate.Config{NodeName: "n1", Dir: dir,
+		IPs: []net.IP{net.IPv4(10, 0, 0, 1)}})
+	require.NoError(t, err)
+	for _, name := range []string{"kubelet-server.crt", "kubelet-server.key"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("damaged"), 0o600))
+	}
+	require.Error(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
+
+	start(t, manager)
+	require.Equal(t, "10.0.0.1", wait(t, manager).Leaf.IPAddresses[0].String())
+}
+
 // slowConn is a connection whose reader notices only at the end of the test that it was closed.
 type slowConn struct {
 	net.Conn

@@ -154,7 +154,10 @@ func (r *Rotator) Start(ctx context.Context) error {
 		r.deps.Logger.Warn("logs are checked periodically", "period", r.config.Period, "error", err)
 	} else {
 		r.writes = writes
-		r.workers.Go(contain.Loop(ctx, "rotate.writes", "", func(ctx context.Context) { writes.Start(ctx, r.deps.Logger) }))
+		r.workers.Go(contain.Loop(ctx, "rotate.writes", "", func(ctx context.Context) {
+			writes.Start(ctx, r.deps.Logger)
+			r.post(r.writesLost)
+		}))
 	}
 	r.workers.Go(contain.Loop(ctx, "rotate.pack", "", r.packer.Start))
 	defer r.workers.Wait()
@@ -222,6 +225,16 @@ func (r *Rotator) setLogs(owner string, logs []Log) {
 	r.owned[owner] = ids
 	if len(ids) == 0 {
 		delete(r.owned, owner)
+	}
+}
+
+// writesLost has each log checked each period, because the kernel reports no more writes.
+func (r *Rotator) writesLost() {
+	r.writes = nil
+	for id, log := range r.logs {
+		if !log.rotating && !r.due.Has(id) {
+			r.schedule(log, r.config.Period)
+		}
 	}
 }
 

@@ -135,6 +135,7 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 	ticker := c.deps.Clock.NewTicker(c.config.Period)
 	defer ticker.Stop()
+	c.detect(ctx)
 	failed := false
 	for {
 		select {
@@ -150,6 +151,15 @@ func (c *Collector) Start(ctx context.Context) error {
 			}
 		}
 		failed = err != nil
+	}
+}
+
+// detect records which images are there: their age counts from now on.
+func (c *Collector) detect(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.listUnused(ctx); err != nil && ctx.Err() == nil {
+		c.deps.Logger.Warn("failed to list images; their age counts from the next check on", "error", err)
 	}
 }
 

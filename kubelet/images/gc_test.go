@@ -3,6 +3,7 @@ package images_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -108,14 +109,32 @@ func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
 		nextPeriod := start(t, images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
 			Service: d, Usage: d.usage, OnRemoved: func() { removed++ },
 		})
-		nextPeriod() // all are known, "left" is in use
+		nextPeriod() // "left" is in use
 		d.change(func() { d.containers = d.containers[:1] })
-		nextPeriod()
 		nextPeriod()
 		require.Len(t, d.ids(), 4, "ten minutes are not too long")
 		nextPeriod()
-		require.Equal(t, 1, removed)
+		require.Equal(t, []string{"pinned", "running", "left"}, d.ids())
+		nextPeriod()
+		require.Equal(t, 2, removed)
 		require.Equal(t, []string{"pinned", "running"}, d.ids())
+	})
+}
+
+// TestCollectorFreesADiskThatWasFullAtTheStart has the images age from the start on.
+func TestCollectorFreesADiskThatWasFullAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDisk{}
+		for i := range 9 {
+			d.images = append(d.images, &runtimeapi.Image{Id: fmt.Sprint(i), Size: 10})
+		}
+		events := record.NewFakeRecorder(10)
+		nextPeriod := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+			Service: d, Usage: d.usage, Recorder: events,
+		})
+		nextPeriod()
+		require.Len(t, d.ids(), 6)
+		require.Empty(t, events.Events)
 	})
 }
 

@@ -232,10 +232,10 @@ func (m *Manager) reconcile(ctx context.Context, path string) error {
 	if have != nil && !exists {
 		return m.deregister(ctx, path, have)
 	}
-	return m.register(ctx, path, want)
+	return m.register(ctx, path, want, have)
 }
 
-// deregister removes the plugin of a socket that is gone.
+// deregister removes the plugin of a socket that is gone, or belongs to another plugin now.
 func (m *Manager) deregister(ctx context.Context, path string, have *registration) error {
 	if have.plugin.Name == "" {
 		m.setRegistration(path, nil)

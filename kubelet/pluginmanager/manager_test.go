@@ -252,6 +252,20 @@ func TestPluginThatMovesToAnotherSocketStays(t *testing.T) {
 	require.Empty(t, f.calls, "the plugin is still there")
 }
 
+// TestSocketThatAnotherPluginTakesOver replaces a socket at once, so that it is never seen without one.
+func TestSocketThatAnotherPluginTakesOver(t *testing.T) {
+	f := newFixture(t)
+	old := f.driver("old", "d.sock")
+	f.start()
+	require.Equal(t, "register old old", f.nextCall())
+	f.answer(old)
+	fresh := f.driver("fresh", ".d.sock")
+	require.NoError(t, os.Rename(filepath.Join(f.dir, ".d.sock"), filepath.Join(f.dir, "d.sock")))
+	require.Equal(t, "deregister old", f.nextCall())
+	require.Equal(t, "register fresh fresh", f.nextCall())
+	f.answer(fresh)
+}
+
 func TestSocketWithoutServer(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, os.MkdirAll(f.dir, 0o755))

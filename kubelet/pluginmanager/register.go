@@ -73,8 +73,9 @@ func listSockets(dir string, watcher *fswatch.Watcher) (found map[string]identit
 }
 
 // register performs the handshake with the plugin of a socket and stores the result. A plugin that is rejected is
-// notified of it; that is not an error, and is stored as a registration without a name.
-func (m *Manager) register(ctx context.Context, path string, socket identity) error {
+// notified of it; that is not an error, and is stored as a registration without a name. have is what was registered at the
+// path before, nil if nothing: another plugin is deregistered.
+func (m *Manager) register(ctx context.Context, path string, socket identity, have *registration) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, path) }
@@ -91,6 +92,11 @@ func (m *Manager) register(ctx context.Context, path string, socket identity) er
 	plugin, err := m.getInfo(ctx, client)
 	if err != nil {
 		return err
+	}
+	if have != nil && pluginKey(have.plugin) != pluginKey(plugin) {
+		if err := m.deregister(ctx, path, have); err != nil {
+			return err
+		}
 	}
 	return m.exec.Do(ctx, pluginKey(plugin), "register", func(ctx context.Context) error {
 		return m.registerAndNotify(ctx, client, path, &registration{socket: socket, plugin: plugin})

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/prober"
@@ -278,6 +279,40 @@ func TestMetricsGoWithThePod(t *testing.T) {
 		families, err := b.registry.Gather()
 		require.NoError(t, err)
 		require.Empty(t, families)
+	})
+}
+
+// removalClock calls remove when the time since the begin of a probe is read, once the probe has ended.
+type removalClock struct {
+	clock.RealClock
+	remove func()
+}
+
+func (c *removalClock) Since(begin time.Time) time.Duration {
+	c.remove()
+	return c.RealClock.Since(begin)
+}
+
+// TestMetricsStayRemoved removes a Pod at the moment when a probe of it has ended.
+func TestMetricsStayRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pod(corev1.Container{LivenessProbe: httpProbe("alive")})
+		removal, registry := &removalClock{}, prometheus.NewRegistry()
+		m, err := prober.New(prober.Deps{
+			Prober: &fakeProber{begin: time.Now(), respond: passAfter(0)}, Registerer: registry, Clock: removal,
+		})
+		require.NoError(t, err)
+		removed := false
+		removal.remove = func() { m.RemovePod(p.UID); removed = true }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Start(ctx) }()
+		m.ContainerStarted(p, started("c1"))
+		time.Sleep(time.Minute)
+		cancel()
+		require.NoError(t, <-done)
+		require.True(t, removed)
+		require.Empty(t, results(t, registry))
 	})
 }
 

@@ -107,12 +107,11 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) probeOnce(ctx context.Context) (next time.Duration, more bool) {
 	begin := w.m.deps.Clock.Now()
 	result, message, err := w.probeWithRetry(ctx)
-	if ctx.Err() != nil {
-		return 0, false // the result for a container that is being stopped does not count
-	}
 	counts := w.earlyInterval == 0 || !begin.Before(w.countFrom)
 	took := w.m.deps.Clock.Since(begin)
-	w.m.metrics.observe(w.cp.pod, w.cp.spec.Name, w.kind, result, err, took)
+	if !w.observe(ctx, result, err, took) {
+		return 0, false
+	}
 	if err == nil && result != probe.Failure {
 		w.earlyInterval = 0
 		if result == probe.Warning {
@@ -132,6 +131,18 @@ func (w *worker) probeOnce(ctx context.Context) (next time.Duration, more bool) 
 	}
 	w.event(reasonUnhealthy, fmt.Sprintf("%s probe failed: %s", w.kind, message))
 	return w.remainingPeriod(took), w.countResult(false, message)
+}
+
+// observe adds a result to the metrics. It returns false for that of a container that is being stopped, which does not count:
+// its Pod's series may be removed already.
+func (w *worker) observe(ctx context.Context, result probe.Result, err error, took time.Duration) bool {
+	w.m.mu.Lock() // workers are cancelled under it
+	defer w.m.mu.Unlock()
+	if ctx.Err() != nil {
+		return false
+	}
+	w.m.metrics.observe(w.cp.pod, w.cp.spec.Name, w.kind, result, err, took)
+	return true
 }
 
 // remainingPeriod returns what is left of the period after a probe, so that a slow probe does not lengthen it.

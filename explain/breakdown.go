@@ -148,11 +148,12 @@ func (a *TimeBreakdown) fill(steps []timeline.Stage) {
 	steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool { return !s.Start.Before(a.To) && s.Name != timeline.StageObserved })
 	at, next := a.To, timeline.StageObserved
 	for at.After(a.From) {
-		step := latestStage(steps, at, next)
-		if step == nil {
+		latest := latestStage(steps, at, next)
+		if latest < 0 {
 			a.addSegment(Segment{Name: unaccounted}, at.Sub(a.From))
 			break
 		}
+		step := steps[latest]
 		if gap := at.Sub(step.End); gap > 0 {
 			a.addSegment(gapBetween(step.Name, next), gap)
 		}
@@ -164,9 +165,7 @@ func (a *TimeBreakdown) fill(steps []timeline.Stage) {
 			a.addSegment(Segment{Name: trimSpaceRight(step.Name + " " + step.Subject), Owner: step.Owner}, took)
 		}
 		at, next = minTime(begin, at), step.Name
-		steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool {
-			return s.Name == step.Name && s.Subject == step.Subject && s.Attempt == step.Attempt
-		})
+		steps = slices.Delete(steps, latest, latest+1)
 	}
 	slices.Reverse(a.Segments)
 	a.TotalMs = millis(a.To.Sub(a.From))
@@ -186,10 +185,10 @@ func minTime(a, b time.Time) time.Time {
 	return b
 }
 
-// latestStage is the stage that ended last at or before the moment; of stages that go on across it, the one that began
-// last. Of marks at the same moment the one recorded last counts.
-func latestStage(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
-	var best *timeline.Stage
+// latestStage is the index of the stage that ended last at or before the moment; of stages that go on across it, the one that began
+// last. Of marks at the same moment the one recorded last counts. It is -1 if there is none.
+func latestStage(steps []timeline.Stage, at time.Time, next string) int {
+	best := -1
 	key := func(s *timeline.Stage) time.Time { return minTime(s.End, at) }
 	for i := range steps {
 		step := &steps[i]
@@ -199,8 +198,8 @@ func latestStage(steps []timeline.Stage, at time.Time, next string) *timeline.St
 		if step.Start.Equal(at) && step.End.After(at) {
 			continue // it only began then
 		}
-		if best == nil || cmp.Or(key(step).Compare(key(best)), step.Start.Compare(best.Start)) >= 0 {
-			best = step
+		if best < 0 || cmp.Or(key(step).Compare(key(&steps[best])), step.Start.Compare(steps[best].Start)) >= 0 {
+			best = i
 		}
 	}
 	return best

@@ -128,6 +128,13 @@ func TestServicesByTheirObjects(t *testing.T) {
 			p.Namespace, p.Name = "kube-system", "x"
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 30080, ContainerPort: 1}}
 		})}, "PortTaken", "pod kube-system/x has it as its hostPort"},
+		"host port of a sidecar": {[]runtime.Object{service(func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+		}), backend("a", true, nil), endpointSlice("web", "10.1.0.5", "n1"), pod(func(p *corev1.Pod) {
+			p.Namespace, p.Name = "kube-system", "x"
+			p.Spec.InitContainers = []corev1.Container{{Name: "side", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+				Ports: []corev1.ContainerPort{{HostPort: 30080, ContainerPort: 1}}}}
+		})}, "PortTaken", "pod kube-system/x has it as its hostPort"},
 		"load balancer's port": {[]runtime.Object{service(func(s *corev1.Service) { loadBalancer(s); s.Status = ingress }), backend("a", true, nil),
 			endpointSlice("web", "10.1.0.5", "n1"), other(func(s *corev1.Service) { loadBalancer(s); s.Status = ingress })},
 			"PortTaken", "service default/other has the same address and port"},

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // serviceAlias explains a Service of type ExternalName, which is a CNAME record and nothing else.
@@ -132,7 +134,10 @@ func hostPortsOf(pod *corev1.Pod) []corev1.ContainerPort {
 		return nil
 	}
 	var list []corev1.ContainerPort
-	for _, container := range pod.Spec.Containers {
+	for container, kind := range podutil.Containers(&pod.Spec) {
+		if kind != podutil.Regular && !podutil.IsSidecar(container, kind) {
+			continue
+		}
 		for _, port := range container.Ports {
 			if port.HostPort != 0 {
 				list = append(list, port)

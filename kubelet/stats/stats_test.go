@@ -199,7 +199,7 @@ func TestSummaryOfAMachineWithManyInterrupts(t *testing.T) {
 	require.EqualValues(t, 1700000000, s.Node.StartTime.Unix())
 }
 
-// twoPods are the Pods bad, whose volumes cannot be measured, and good.
+// twoPods are the Pods bad, one of whose volumes cannot be measured, and good.
 type twoPods struct {
 	stats.Runtime
 	volumes
@@ -219,10 +219,11 @@ func (twoPods) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxSt
 }
 
 func (v twoPods) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
+	used, err := v.volumes.LocalUsage(ctx, uid)
 	if uid == "bad" {
-		return nil, errors.New("input/output error")
+		err = errors.New("input/output error") // of another volume
 	}
-	return v.volumes.LocalUsage(ctx, uid)
+	return used, err
 }
 
 // TestUsageOfOtherPodsIsKnown: a Pod that is not measured is the first one to be evicted, so that a volume that cannot be measured must not
@@ -238,7 +239,10 @@ func TestUsageOfOtherPodsIsKnown(t *testing.T) {
 	require.NoError(t, err)
 	usage, err := p.Usage(t.Context(), true)
 	require.ErrorContains(t, err, "input/output error")
-	require.Contains(t, usage, "bad", "what is known of it")
+	require.EqualValues(t, 7, *usage["bad"].VolumeStats[0].UsedBytes, "what is known of it")
 	require.Contains(t, usage, "good")
 	require.EqualValues(t, 7, *usage["good"].VolumeStats[0].UsedBytes)
+	local, err := p.LocalStorage(t.Context(), pods[0], false)
+	require.ErrorContains(t, err, "input/output error")
+	require.Equal(t, map[string]int64{"cache": 7}, local.Volumes)
 }

@@ -50,24 +50,22 @@ func (p *Provider) Usage(ctx context.Context, disk bool) (eviction.Usage, error)
 	return out, errors.Join(errs...)
 }
 
-// LocalStorage returns what a Pod occupies of the node's disks; without containers only its volumes.
+// LocalStorage returns what a Pod occupies of the node's disks; without containers only its volumes. The error names what could not
+// be measured; all else is known.
 func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers bool) (localstorage.Usage, error) {
 	out := localstorage.Usage{Volumes: map[string]int64{}, Layers: map[string]int64{}, Logs: map[string]int64{}}
-	volumes, err := p.deps.Volumes.LocalUsage(ctx, pod.UID)
-	if err != nil {
-		return out, err
-	}
+	volumes, failed := p.deps.Volumes.LocalUsage(ctx, pod.UID)
 	for name, used := range volumes {
 		out.Volumes[name] = used.Bytes
 	}
 	if !containers {
-		return out, nil
+		return out, failed
 	}
 	resp, err := p.deps.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
 		LabelSelector: map[string]string{container.PodUIDLabel: string(pod.UID)},
 	}})
 	if err != nil {
-		return out, fmt.Errorf("list container statistics of container runtime: %w", err)
+		return out, errors.Join(failed, fmt.Errorf("list container statistics of container runtime: %w", err))
 	}
 	for _, one := range resp.Stats {
 		out.Layers[one.GetAttributes().GetMetadata().GetName()] += int64(one.GetWritableLayer().GetUsedBytes().GetValue())
@@ -75,19 +73,16 @@ func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers
 	for c := range podutil.Containers(&pod.Spec) {
 		used, err := p.logUsage(ctx, pod, c.Name)
 		if err != nil {
-			return out, err
+			return out, errors.Join(failed, err)
 		}
 		out.Logs[c.Name] = used.Bytes
 	}
-	return out, nil
+	return out, failed
 }
 
-// localVolumes measures the volumes of a Pod that are on the node's own disk.
+// localVolumes measures the volumes of a Pod that are on the node's own disk. The error names those that could not be measured.
 func (p *Provider) localVolumes(ctx context.Context, pod *corev1.Pod) ([]statsapi.VolumeStats, error) {
 	used, err := p.deps.Volumes.LocalUsage(ctx, pod.UID)
-	if err != nil {
-		return nil, err
-	}
 	now := metav1.NewTime(p.deps.Clock.Now())
 	var out []statsapi.VolumeStats
 	for i := range pod.Spec.Volumes {
@@ -97,5 +92,5 @@ func (p *Provider) localVolumes(ctx context.Context, pod *corev1.Pod) ([]statsap
 			}})
 		}
 	}
-	return out, nil
+	return out, err
 }

@@ -43,7 +43,7 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 }
 
 // LocalUsage returns what the Pod's volumes on the node's own disk occupy, by their names in the Pod. A volume that is being
-// removed may be missing.
+// removed may be missing; one that cannot be measured is omitted and named by the error.
 func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]diskusage.Usage, error) {
 	m.mu.Lock()
 	state := m.pods[uid]
@@ -53,14 +53,16 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 	}
 	_, volumes := m.mountedOf(state, (*mountedVolume).onNodeDisk)
 	all := make(map[string]diskusage.Usage, len(volumes))
+	var errs []error
 	for name, mounted := range volumes {
 		used, err := m.measureUsage(ctx, mounted, 0)
 		if err != nil {
-			return all, fmt.Errorf("volume %q of pod %s: %w", name, uid, err)
+			errs = append(errs, fmt.Errorf("volume %q of pod %s: %w", name, uid, err))
+			continue
 		}
 		all[name] = used
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 // volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.

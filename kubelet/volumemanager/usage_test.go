@@ -83,3 +83,19 @@ func TestProjectQuotasMeasureEmptyDirs(t *testing.T) {
 	require.Equal(t, 1.0, values["kubelet_volume_metric_collection_duration_seconds fsquota"])
 	require.Equal(t, 1.0, values["kubelet_volume_metric_collection_duration_seconds du"])
 }
+
+// TestUsageBesideAVolumeThatCannotBeMeasured has a file in place of the directory of one volume's plugin.
+func TestUsageBesideAVolumeThatCannotBeMeasured(t *testing.T) {
+	f := newFixture(t)
+	f.create(configMap("conf", "1"))
+	p := pod("a", append(emptyDirs("b", "c", "d", "e", "f", "g", "h", "i"), configMapVolume("conf", "conf"))...)
+	require.NoError(t, f.Mount(t.Context(), p))
+	plugin := filepath.Dir(f.Volumes(p.UID)["conf"].Path)
+	require.NoError(t, os.Rename(plugin, plugin+"-away"))
+	require.NoError(t, os.WriteFile(plugin, nil, 0o600))
+	used, err := f.LocalUsage(t.Context(), p.UID)
+	require.ErrorContains(t, err, `volume "conf" of pod a`)
+	require.Len(t, used, 8)
+	require.NoError(t, os.Remove(plugin))
+	require.NoError(t, os.Rename(plugin+"-away", plugin))
+}

@@ -110,8 +110,10 @@ func TestPodsAreMeasuredWhenTheDiskFills(t *testing.T) {
 			Measure: func(context.Context, *corev1.Pod, bool) (Usage, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				measured++
-				return usage(0, 0, used), failure
+				if measured++; failure != nil {
+					return Usage{}, failure
+				}
+				return usage(0, 0, used), nil
 			},
 			Free: func(context.Context) (int64, bool, error) {
 				mu.Lock()
@@ -163,6 +165,24 @@ func TestPodsAreMeasuredWhenTheDiskFills(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	})
+}
+
+// TestLimitOfAPodThatIsNotMeasuredCompletely: a volume that cannot be measured must not keep the others from their limits.
+func TestLimitOfAPodThatIsNotMeasuredCompletely(t *testing.T) {
+	var exceeded []string
+	w, err := New(Deps{
+		Pods: func() []*corev1.Pod { return []*corev1.Pod{pod("", "", "100Mi")} },
+		Measure: func(context.Context, *corev1.Pod, bool) (Usage, error) {
+			return usage(0, 0, 101*mi), errors.New("another volume: input/output error")
+		},
+		Free:       func(context.Context) (int64, bool, error) { return 1000 * mi, true, nil },
+		OnExceeded: func(_ *corev1.Pod, excess Excess) { exceeded = append(exceeded, excess.Signal) },
+		Clock:      clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	w.round(t.Context())
+	w.round(t.Context())
+	require.Equal(t, []string{SignalEmptyDir}, exceeded, "it is reported once")
 }
 
 func TestDependenciesAreRequired(t *testing.T) {

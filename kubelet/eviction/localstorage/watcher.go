@@ -31,7 +31,7 @@ const (
 type Deps struct {
 	// Pods returns the Pods of the node that have not ended.
 	Pods func() []*corev1.Pod
-	// Measure returns what a Pod occupies; without containers only its volumes.
+	// Measure returns what a Pod occupies; without containers only its volumes. After an error it is what could be measured.
 	Measure func(ctx context.Context, pod *corev1.Pod, containers bool) (Usage, error)
 	// Free returns the free space of the disks that Pods write to, and whether layers are on that of the kubelet's directory.
 	Free func(ctx context.Context) (bytes int64, layersHere bool, err error)
@@ -141,12 +141,10 @@ func (w *Watcher) round(ctx context.Context) time.Duration {
 // measure measures one Pod, and reports a limit that it exceeds.
 func (w *Watcher) measure(ctx context.Context, pod *corev1.Pod, containers, layersHere bool) (measurement, error) {
 	used, err := w.deps.Measure(ctx, pod, containers)
-	if err != nil {
-		return measurement{}, err
-	}
 	excess, left := check(pod, &used, layersHere)
-	if excess != nil {
+	if excess != nil { // what could not be measured only adds to it
 		w.deps.OnExceeded(pod, *excess)
+		err = nil
 	}
-	return measurement{at: w.deps.Clock.Now(), left: left, reported: excess != nil}, nil
+	return measurement{at: w.deps.Clock.Now(), left: left, reported: excess != nil}, err
 }

@@ -96,7 +96,8 @@ func Apply(ctx context.Context, store Store, from, to string) error {
 	return nil
 }
 
-// moved returns the stored form of a volume whose directory is below to in place of from. changed is false if it was not below from.
+// moved returns the stored form of a volume whose directory is below to in place of from. changed is false if it was not below from,
+// or is below to already where that is below from itself.
 func moved(value []byte, from, to string) (_ []byte, changed bool, err error) {
 	object, kind, err := scheme.Codecs.UniversalDeserializer().Decode(value, nil, nil)
 	if err != nil {
@@ -106,7 +107,11 @@ func moved(value []byte, from, to string) (_ []byte, changed bool, err error) {
 	if !ok {
 		return nil, false, fmt.Errorf("it is a %s", kind)
 	}
+	nested := strings.HasPrefix(to, from+"/")
 	for _, path := range paths(volume) {
+		if nested && strings.HasPrefix(*path, to+"/") {
+			continue // an earlier start, which ended before it recorded the path, has moved it
+		}
 		if rest, below := strings.CutPrefix(*path, from+"/"); below {
 			*path, changed = filepath.Join(to, rest), true
 		}

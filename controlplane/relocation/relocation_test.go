@@ -64,6 +64,20 @@ func TestVolumesFollowTheDataDirectory(t *testing.T) {
 	}
 }
 
+// TestDataDirectoryMovesAlongItsOwnPath has the new path above and below the former one.
+func TestDataDirectoryMovesAlongItsOwnPath(t *testing.T) {
+	for _, c := range []struct{ from, to string }{{"/srv", "/srv/berth"}, {"/srv/berth", "/srv"}} {
+		source := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: c.from + "/volumes/a"}}
+		data, changed, err := moved(stored(t, source), c.from, c.to)
+		if err != nil || !changed {
+			t.Fatalf("from %s to %s: %v %v", c.from, c.to, changed, err)
+		}
+		if again, changed, err := moved(data, c.from, c.to); err != nil || changed {
+			t.Errorf("from %s to %s, a second time: %q %v %v", c.from, c.to, again, changed, err)
+		}
+	}
+}
+
 func TestFormerPathIsRecorded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "one")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -30,13 +30,30 @@ func (e *HeldError) Holder() string {
 }
 
 // Acquire opens the file, creates it if it is missing, and locks it until the caller closes it. It does not wait: the error
-// is a *HeldError if another process has the lock.
+// is a *HeldError if another process has the lock. The holder may remove the file before it closes it.
 func Acquire(path string) (*os.File, error) {
-	file, err := open(path)
-	if err != nil {
-		return nil, err
+	for {
+		file, err := open(path)
+		if err == nil {
+			file, err = lockOrClose(file)
+		}
+		if err != nil || isAt(file, path) {
+			return file, err
+		}
+		if err := file.Close(); err != nil { // its holder has removed it meanwhile
+			return nil, fmt.Errorf("close lock file: %w", err)
+		}
 	}
-	return lockOrClose(file)
+}
+
+// isAt reports whether the file is still the one at the path.
+func isAt(file *os.File, path string) bool {
+	own, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(own, there)
 }
 
 // open opens the file of a lock, and creates it if it is missing.

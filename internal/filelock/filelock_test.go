@@ -1,10 +1,13 @@
 package filelock
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,6 +29,32 @@ func TestOneProcessAtATime(t *testing.T) {
 	second, err := Acquire(path)
 	require.NoError(t, err, "the one before let it go")
 	require.NoError(t, second.Close())
+}
+
+// TestHoldersRemoveTheFile has two of them take turns: none gets the lock of a file that the other has removed.
+func TestHoldersRemoveTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for range 20_000 {
+				file, err := Acquire(path)
+				if err != nil {
+					assert.ErrorAs(t, err, new(*HeldError))
+					continue
+				}
+				own, err := file.Stat()
+				assert.NoError(t, err)
+				there, err := os.Stat(path)
+				if !assert.NoError(t, err) || !assert.True(t, os.SameFile(own, there)) {
+					assert.NoError(t, file.Close())
+					return
+				}
+				assert.NoError(t, errors.Join(os.Remove(path), file.Close()))
+			}
+		})
+	}
+	group.Wait()
 }
 
 func TestADirectoryCanBeKept(t *testing.T) {

@@ -266,6 +266,9 @@ func (s *store) make(id string, m metadata, fill func(image *os.File) error) err
 // remove removes an item. A missing one is no error.
 func (s *store) remove(id string) error {
 	trash := filepath.Join(s.tmp(), id+"-removed")
+	if err := os.RemoveAll(trash); err != nil { // of a former item of that id, whose removal failed
+		return fmt.Errorf("remove %q: %w", id, err)
+	}
 	err := os.Rename(s.dir(id), trash)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove %q: %w", id, err)

@@ -263,6 +263,13 @@ func (m *Manager) reconcile(ctx context.Context, static, mirror *corev1.Pod, sta
 		return m.remove(ctx, mirror)
 	case status != nil:
 		m.deps.Writer.Set(mirror, *status)
+		name := nameOf(mirror)
+		m.mu.Lock()
+		current := m.mirrors[name]
+		m.mu.Unlock()
+		if current == nil || current.UID != mirror.UID {
+			m.deps.Writer.Forget(mirror.UID) // it was removed before Set, which remembers it for ever
+		}
 	}
 	return nil
 }

@@ -25,9 +25,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type writer struct {
 	mu     sync.Mutex
 	phases map[types.UID]corev1.PodPhase
+	before func(pod *corev1.Pod) // called by Set; may be nil
 }
 
 func (w *writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
+	if w.before != nil {
+		w.before(pod)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	changed := w.phases[pod.UID] != status.Phase
@@ -47,7 +51,11 @@ func (w *writer) Get(uid types.UID) (corev1.PodStatus, bool) {
 }
 func (*writer) Observe(*corev1.Pod) {}
 func (*writer) Finish(*corev1.Pod)  {}
-func (*writer) Forget(types.UID)    {}
+func (w *writer) Forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.phases, uid)
+}
 
 func static(uid types.UID, image string) *corev1.Pod {
 	return &corev1.Pod{
@@ -161,6 +169,25 @@ func TestLifeOfAMirror(t *testing.T) {
 	w.waitDeleted()
 	w.HandleMirror(config.Change{Op: config.Remove, Pod: m})
 	require.Empty(t, w.Mirrors())
+}
+
+// TestStatusOfAMirrorThatIsRemoved removes a mirror at the moment when its status is set.
+func TestStatusOfAMirrorThatIsRemoved(t *testing.T) {
+	w := newFixture(t)
+	w.writer.before = func(pod *corev1.Pod) {
+		if pod.UID == "m1" {
+			_ = w.client.CoreV1().Pods("ns").Delete(context.Background(), "p-n", metav1.DeleteOptions{})
+			w.HandleMirror(config.Change{Op: config.Remove, Pod: pod})
+		}
+	}
+	pod := static("one", "i")
+	w.HandleStatic(config.Change{Op: config.Add, Pod: pod})
+	require.True(t, w.Set(pod, corev1.PodStatus{Phase: corev1.PodRunning}))
+	close(w.registered)
+	w.waitMirror("m1", hash("one"))
+	w.waitMirror("m2", func(p *corev1.Pod) bool { return p.UID != "m1" })
+	require.Eventually(t, func() bool { return w.writer.phase("m2") == corev1.PodRunning }, time.Minute, time.Millisecond)
+	require.Empty(t, w.writer.phase("m1"))
 }
 
 func TestReplacedStaticPod(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -238,6 +239,33 @@ func TestVolumeThatWasPublishedIsUnpublished(t *testing.T) {
 	w.remove("va")
 	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
 	w.driver.set(func() { require.Equal(t, map[string]string{"other": "node-id"}, w.driver.published) })
+}
+
+// TestNewerVolumeIsNotPublishedForAnOlderAttachment creates the PersistentVolume again, for another volume, after an attempt to
+// publish the first one that may have succeeded.
+func TestNewerVolumeIsNotPublishedForAnOlderAttachment(t *testing.T) {
+	w := newFixture(t)
+	w.csiNode()
+	w.driver.set(func() { w.driver.err = errors.New("deadline exceeded"); w.driver.published["handle"] = "node-id" })
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the error must be recorded")
+	ctx := context.Background()
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
+	pv.Spec.CSI.VolumeHandle = "other"
+	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.driver.set(func() { w.driver.err = nil })
+	w.eventually(func() bool {
+		w.clock.Step(time.Minute)
+		va := w.get("va")
+		return va.Status.Attached || strings.Contains(va.Status.AttachError.Message, "created again")
+	}, "it must be tried again")
+	w.driver.set(func() { require.Equal(t, map[string]string{"handle": "node-id"}, w.driver.published) })
+	w.remove("va")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
+	w.driver.set(func() { require.Empty(t, w.driver.published) })
 }
 
 // TestDriverThatDoesNotPublish attaches for a driver that has nothing to do before a node uses a volume, because its CSIDriver

@@ -152,6 +152,12 @@ func (a *Attacher) request(
 	if err != nil {
 		return nil, err
 	}
+	if recorded := va.Annotations[handleAnnotation]; recorded != "" && recorded != source.VolumeHandle &&
+		slices.Contains(va.Finalizers, a.finalizer) {
+		// The record is what is unpublished: an attempt may have published the volume although it failed.
+		return nil, fmt.Errorf("persistent volume %q has been created again for volume %q, and volume attachment %q is for volume %q: delete it",
+			*va.Spec.Source.PersistentVolumeName, source.VolumeHandle, va.Name, recorded)
+	}
 	pv, err := a.volumes.Get(*va.Spec.Source.PersistentVolumeName)
 	if err != nil {
 		return nil, err

@@ -233,6 +233,7 @@ func (r *Leftover) Remove(ctx context.Context) error {
 	l.DataDir = r.DataDir
 	if saved, err := readState(l.statePath()); err == nil { // without it the routes and addresses of the range stay
 		l.PodCIDR, l.LoadBalancerCIDR, l.KubeletRoot = saved.PodCIDR, saved.LoadBalancerCIDR, saved.KubeletRoot
+		l.APIAddress = saved.APIAddress // which is the machine's, also if it is in the range of Services
 	}
 	lock, err := l.lock(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/usercert"
 )
@@ -80,11 +80,16 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	write := func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
 	if f.output == "" {
-		if _, err := cmd.OutOrStdout().Write(data); err != nil {
-			return err
-		}
-	} else if err := atomicfile.Write(f.output, data, 0o600); err != nil {
+		err = write(cmd.OutOrStdout())
+	} else {
+		err = replaceFile(f.output, write)
+	}
+	if err != nil {
 		return err
 	}
 	if has, err := usercert.HasRights(ctx, client, f.identity); err == nil && !has {

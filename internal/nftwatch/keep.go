@@ -48,11 +48,11 @@ func Keep(ctx context.Context, deps Deps, kept Kept) error {
 	ended := make(chan struct{})
 	go func() {
 		defer contain.Recover("nftwatch.Keep", kept.Name)
+		defer changed.Notify() // after it has ended, so that the next pass begins to check periodically
 		defer close(ended)
 		// What was deleted before it watches is ensured again.
 		if err := deps.Watch(watchCtx, kept.Concerns, changed.Notify, changed.Notify); err != nil && watchCtx.Err() == nil {
 			deps.Logger.Warn("cannot watch the packet filter; checking it periodically", "for", kept.Name, "error", err)
-			changed.Notify()
 		}
 	}()
 	defer func() { stop(); <-ended }()

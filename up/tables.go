@@ -24,26 +24,33 @@ const tablesName = "firewall-tables"
 // `nft -f /etc/nftables.conf` does with all tables. For those of kube-proxy see guardProxyTables.
 func (c *Cluster) newTables() (runFunc, error) {
 	return func(ctx context.Context) error {
+		// The table may have been removed, and made again without the Pods that run, while nothing watched.
+		restricted := false
 		return nftwatch.Keep(ctx, nftwatch.Deps{Clock: c.clock, Logger: c.logger}, nftwatch.Kept{
 			Name: "the cluster's tables",
 			Concerns: func(deleted nftwatch.Deletion) bool {
 				return deleted.Table == c.Bridge() && deleted.Chain == "" ||
 					deleted.Family == unix.NFPROTO_IPV4 && deleted.Table == "nat" && (deleted.Chain == "" || deleted.Chain == "POSTROUTING")
 			},
-			Ensure: c.ensureTables,
+			Ensure: func(ctx context.Context) error {
+				err := c.ensureTables(ctx, !restricted)
+				restricted = restricted || err == nil
+				return err
+			},
 		})
 	}, nil
 }
 
-// ensureTables makes what is missing of the cluster's own tables, and the rule that masquerades IPv4.
-func (c *Cluster) ensureTables(ctx context.Context) error {
+// ensureTables makes what is missing of the cluster's own tables, and the rule that masquerades IPv4. restrict says that the Pods that run
+// may be missing in a table that exists.
+func (c *Cluster) ensureTables(ctx context.Context, restrict bool) error {
 	tables, err := listTables(ctx)
 	if err != nil && (c.addressFilter || c.Pods6.IsValid()) {
 		return err
 	}
 	var errs []error
-	if c.addressFilter && (!tables[nftTable{"bridge", c.Bridge()}] || !tables[nftTable{"ip", c.Bridge()}]) {
-		errs = append(errs, c.restoreAddressFilter(ctx))
+	if isMissing := !tables[nftTable{"bridge", c.Bridge()}] || !tables[nftTable{"ip", c.Bridge()}]; c.addressFilter && (isMissing || restrict) {
+		errs = append(errs, c.restoreAddressFilter(ctx, isMissing))
 	}
 	if c.Pods6.IsValid() && !tables[nftTable{"ip6", c.Bridge()}] {
 		errs = append(errs, c.installMasquerade6(ctx))
@@ -54,11 +61,13 @@ func (c *Cluster) ensureTables(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// restoreAddressFilter makes the filter of addresses again, with the Pods that run.
-func (c *Cluster) restoreAddressFilter(ctx context.Context) error {
+// restoreAddressFilter restricts the Pods that run to their own addresses, after it has made the filter again if that is missing.
+func (c *Cluster) restoreAddressFilter(ctx context.Context, isMissing bool) error {
 	table := addressfilter.Table{Bridge: c.Bridge(), IPv6: c.Pods6.IsValid()}
-	if err := table.Install(ctx); err != nil {
-		return err
+	if isMissing {
+		if err := table.Install(ctx); err != nil {
+			return err
+		}
 	}
 	files, err := filepath.Glob(containerd.Config{Bridge: c.Bridge()}.NetworkCache())
 	if err != nil {

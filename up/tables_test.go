@@ -4,13 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/testnet"
+	"github.com/berth-dev/berth/up/addressfilter"
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 // TestKubeProxyIsStartedAgainWithoutItsTables has the real nft, in a network of its own.
@@ -74,4 +81,37 @@ func TestLostEventsMayBeThoseOfKubeProxysTables(t *testing.T) {
 	require.False(t, removed.areMissing(nil), "kube-proxy has not made it yet")
 	require.False(t, removed.areMissing(map[nftTable]bool{table: true, other: true}))
 	require.True(t, removed.areMissing(map[nftTable]bool{other: true}))
+}
+
+// TestPodsOfAnEarlierRunAreRestrictedAgain has a Pod that ran on while the cluster was stopped and another program removed all tables.
+func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
+	for _, program := range []string{"nft", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs ", program)
+		}
+	}
+	if testnet.RunInNew(t) {
+		return
+	}
+	c := &Cluster{Layout: Layout{ID: clusterID(t.TempDir())}, addressFilter: true, clock: clock.RealClock{}, logger: slog.New(slog.DiscardHandler)}
+	require.NoError(t, exec.CommandContext(t.Context(), "ip", "link", "add", "pod0", "type", "veth", "peer", "name", "pod1").Run())
+	file := strings.ReplaceAll(containerd.Config{Bridge: c.Bridge()}.NetworkCache(), "*", "test")
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	t.Cleanup(func() { require.NoError(t, os.Remove(file)) })
+	require.NoError(t, os.WriteFile(file, []byte(`{"result": {"cniVersion": "1.0.0", "interfaces": [{"name": "`+c.Bridge()+`"},
+		{"name": "pod0"}, {"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/c"}],
+		"ips": [{"interface": 2, "address": "10.1.0.5/16"}]}}`), 0o600))
+	require.NoError(t, addressfilter.Table{Bridge: c.Bridge()}.Install(t.Context()), "the next start writes the table")
+
+	keep, err := c.newTables()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- keep(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	require.EventuallyWithT(t, func(now *assert.CollectT) {
+		listed, err := exec.CommandContext(t.Context(), "nft", "list", "set", "bridge", c.Bridge(), "addresses").Output()
+		require.NoError(now, err)
+		require.Contains(now, string(listed), "10.1.0.5")
+	}, 10*time.Second, 10*time.Millisecond)
 }

@@ -8,15 +8,23 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/nftwatch"
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // lockSeconds is how long iptables waits for another iptables.
 const lockSeconds = "5"
+
+// exitBusy is the exit code of iptables when it could not get its lock, or memory. It says nothing about whether it works here.
+const exitBusy = 4
+
+// busyDelay is the pause after that.
+const busyDelay = time.Second
 
 // Deps holds what a Keeper uses. All may be nil.
 type Deps struct {
@@ -103,7 +111,16 @@ func run(ctx context.Context, program string, args ...string) ([]byte, error) {
 // Start makes the chains and rules and makes them again when they are removed, until ctx ends. They stay then. On a machine
 // without a working iptables it only waits for that.
 func (k *Keeper) Start(ctx context.Context) error {
-	k.families = k.find(ctx)
+	for {
+		var err error
+		if k.families, err = k.find(ctx); err == nil {
+			break
+		}
+		k.deps.Logger.Warn("iptables is busy; retrying", "what", k.config.Name, "error", err)
+		if !wakeup.Sleep(ctx, k.deps.Clock, busyDelay) {
+			return nil
+		}
+	}
 	if len(k.families) == 0 {
 		k.deps.Logger.Info("no working iptables or ip6tables on this machine: nothing is kept there", "what", k.config.Name)
 		<-ctx.Done()
@@ -123,8 +140,8 @@ func (k *Keeper) anyLegacy() bool {
 	return false
 }
 
-// find returns the families whose iptables works: the program exists, and the kernel has its tables.
-func (k *Keeper) find(ctx context.Context) []family {
+// find returns the families whose iptables works: the program exists, and the kernel has its tables. It fails if it cannot know that.
+func (k *Keeper) find(ctx context.Context) ([]family, error) {
 	var found []family
 	for _, f := range []family{{program: "iptables", rules: k.config.IPv4}, {program: "ip6tables", rules: k.config.IPv6}} {
 		if len(f.rules.Chains) == 0 {
@@ -134,6 +151,10 @@ func (k *Keeper) find(ctx context.Context) []family {
 		if err == nil {
 			err = k.checkTables(ctx, f)
 		}
+		var exit interface{ ExitCode() int }
+		if errors.As(err, &exit) && exit.ExitCode() == exitBusy {
+			return nil, err
+		}
 		if err != nil {
 			k.deps.Logger.Info("iptables does not work; leaving out its chains", "program", f.program, "error", err)
 			continue
@@ -141,7 +162,7 @@ func (k *Keeper) find(ctx context.Context) []family {
 		f.legacy = !strings.Contains(string(version), "nf_tables")
 		found = append(found, f)
 	}
-	return found
+	return found, nil
 }
 
 // concerns reports whether a deletion concerns what is kept.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,6 +129,30 @@ func TestLegacyIsChecked(t *testing.T) {
 	clear(s.have)
 	s.mu.Unlock()
 	wait(time.Minute, 6)
+}
+
+// busy is the error of an iptables that did not get its lock.
+type busy struct{ error }
+
+func (busy) ExitCode() int { return 4 }
+
+// TestABusyIPTablesIsNotTakenForOneThatDoesNotWork has another program hold the lock at the start.
+func TestABusyIPTablesIsNotTakenForOneThatDoesNotWork(t *testing.T) {
+	s := &script{version: "iptables v1.8.9 (legacy)", have: map[string]bool{}, made: make(chan string, 100)}
+	clock := testclock.NewFakeClock(time.Now())
+	var isFree atomic.Bool
+	start(t, Deps{Clock: clock, Watch: noEvents, Run: func(ctx context.Context, program string, args ...string) ([]byte, error) {
+		if args[0] != "--version" && !isFree.Load() {
+			return nil, busy{errors.New("exit status 4")}
+		}
+		return s.run(ctx, program, args...)
+	}}, testConfig())
+	require.Eventually(t, clock.HasWaiters, 10*time.Second, time.Millisecond)
+	isFree.Store(true)
+	clock.Step(busyDelay)
+	for range 6 {
+		<-s.made
+	}
 }
 
 // TestRulesThatDropTheRestAreFound has the forms that iptables lists.

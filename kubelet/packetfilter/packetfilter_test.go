@@ -102,7 +102,7 @@ func TestLoopbackIsNotReachableFromElsewhere(t *testing.T) {
 	sh(t, "ip netns add "+name)
 	defer sh(t, "ip netns del "+name)
 	sh(t, "ip link set lo up && ip link add node type veth peer name pod netns "+name+
-		" && ip addr add 10.7.0.1/24 dev node && ip link set node up && mount -t proc proc /proc"+
+		" && ip addr add 10.7.0.1/24 dev node && ip link set node up && mount --make-private /proc && mount -t proc proc /proc"+
 		" && for i in all node; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; echo 0 > /proc/sys/net/ipv4/conf/$i/rp_filter; done")
 	inPod := "ip netns exec " + name + " "
 	sh(t, inPod+"sh -c 'ip addr add 10.7.0.2/24 dev pod && ip link set pod up && "+

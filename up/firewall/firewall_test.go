@@ -42,7 +42,7 @@ func onMachine(t *testing.T) *machine {
 		return nil
 	}
 	m := &machine{t: t, pods: fmt.Sprintf("berth-test-pods-%d", os.Getpid()), others: fmt.Sprintf("berth-test-others-%d", os.Getpid())}
-	m.sh("ip link set lo up && mount -t proc proc /proc && echo 1 > /proc/sys/net/ipv4/ip_forward")
+	m.sh("ip link set lo up && mount --make-private /proc && mount -t proc proc /proc && echo 1 > /proc/sys/net/ipv4/ip_forward")
 	for name, network := range map[string]string{m.pods: "10.7.0", m.others: "10.8.0"} {
 		link := strings.Split(name, "-")[2]
 		m.sh("ip netns add " + name)

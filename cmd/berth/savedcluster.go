@@ -177,7 +177,7 @@ func newSnapshotRestore() *cobra.Command {
 			if _, err := store.Get(args[0]); err != nil {
 				return err
 			}
-			layout, err := layoutOf(cmd)
+			layout, err := replacedLayout(cmd, replace)
 			if err != nil {
 				return err
 			}
@@ -200,6 +200,16 @@ func newSnapshotRestore() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&replace, "replace", false, "delete the cluster in --data-dir")
 	return cmd
+}
+
+// replacedLayout returns the layout of the cluster that a saved one replaces. A damaged state does not keep it from being replaced, as it
+// does not keep it from being deleted by --reset.
+func replacedLayout(cmd *cobra.Command, replace bool) (up.Layout, error) {
+	layout, err := layoutOf(cmd)
+	if err != nil && replace && !errors.Is(err, fs.ErrPermission) {
+		return layoutWithoutState(cmd)
+	}
+	return layout, err
 }
 
 func isNotEmpty(dir string) (bool, error) {

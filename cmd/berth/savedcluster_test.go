@@ -1,0 +1,23 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestADamagedClusterCanBeReplaced(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cluster.json"), []byte("{"), 0o600))
+	root := newRoot()
+	require.NoError(t, root.Flags().Set(dataDirFlag, dir))
+	cmd, _, err := root.Find([]string{"snapshot", "restore"})
+	require.NoError(t, err)
+	_, err = replacedLayout(cmd, false)
+	require.ErrorContains(t, err, "cluster.json is damaged")
+	layout, err := replacedLayout(cmd, true)
+	require.NoError(t, err)
+	require.Equal(t, dir, layout.DataDir)
+}

@@ -163,14 +163,24 @@ func (c Config) killShim(ctx context.Context, pid int, id string) (killed bool, 
 	if err != nil {
 		return false, fmt.Errorf("end stray shim %s: %w", id, err)
 	}
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(shimEnd.Milliseconds()))
-	if err == nil && ended > 0 {
+	if endsWithin(fd, shimEnd) {
 		return false, nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
 	}
 	return true, c.removeShim(ctx, id, sockets)
+}
+
+// endsWithin reports whether the process of the pidfd ends within the limit. Signals, as the Go runtime sends them to its own threads,
+// interrupt the wait, but do not end it.
+func endsWithin(fd int, limit time.Duration) bool {
+	for until := time.Now().Add(limit); ; {
+		ended, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(time.Until(until), 0).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && ended > 0
+		}
+	}
 }
 
 // removeShim removes the sockets of a shim that was killed, and the container that it may have created.

@@ -117,8 +117,8 @@ func (c *Cluster) becomeIsolated(ctx context.Context, lock, listener, page *os.F
 	}
 	config := isolate.Config{
 		Link: c.Bridge(), IPv6: pods.v6.IsValid(), Avoid: append(pods.list(), services.list()...), DataDir: c.DataDir, RunDir: c.RunDir, Cgroup: c.CgroupRoot(),
-		UserNamespace: c.needsUserNamespace(),
-		NewDataDir:    created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
+		UserNamespace: c.needsUserNamespace(), WithoutFirewall: !c.runs(firewallName),
+		NewDataDir: created, Lock: int(lock.Fd()), Listener: int(listener.Fd()), StartedAt: c.startedAt.UnixNano(), Argv: argv,
 	}
 	for _, text := range resolvers.Servers {
 		server, err := netip.ParseAddr(text)

@@ -87,8 +87,8 @@ func (c nftChain) remedy() string {
 	if c.Table == "firewalld" && c.Name == "filter_FORWARD" { // its last rule rejects, whatever its policy
 		return "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"
 	}
-	// Only the chains of iptables have names in capitals.
-	if c.Policy != "drop" || c.Name == strings.ToUpper(c.Name) {
+	isOfIPTables := (c.Family == "ip" || c.Family == "ip6") && c.Table == "filter" && c.Name == strings.ToUpper(c.Name)
+	if c.Policy != "drop" || isOfIPTables {
 		return ""
 	}
 	add := func(rule string) string {

@@ -42,6 +42,7 @@ func TestAFirewallThatDropsPacketsOfPodsIsDiagnosed(t *testing.T) {
 		"accepting":           {"table inet filter { chain forward { type filter hook forward priority filter; policy accept; }; }", ""},
 		"on the way out":      {"table inet filter { chain output { type filter hook output priority filter; policy drop; }; }", ""},
 		"dropping":            {"table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }", "nft add rule inet filter forward iifname '\"berth*\"' accept; nft add rule inet filter forward oifname '\"berth*\"' accept"},
+		"named as by Docker":  {"table inet own { chain FORWARD { type filter hook forward priority filter; policy drop; }; }", "nft add rule inet own FORWARD iifname '\"berth*\"' accept; nft add rule inet own FORWARD oifname '\"berth*\"' accept"},
 		"for this machine":    {"table inet own { chain to-us { type filter hook input priority 5; policy drop; }; }", "nft add rule inet own to-us iifname '\"berth*\"' meta l4proto '{ tcp, udp }' th dport '{ 53, 6443, 10250 }' accept"},
 		"firewalld":           {"table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; reject; }; }", "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"},
 		"firewalld with zone": {`table inet firewalld { chain zones { iifname "berth*" accept; }; chain filter_FORWARD { type filter hook forward priority 10; policy accept; jump zones; reject; }; }`, ""},

@@ -59,9 +59,9 @@ func (i Interface) rules() iptables.Rules {
 		name  string
 		ports []int
 	}{{"tcp", i.TCP}, {"udp", i.UDP}} {
-		if len(protocol.ports) > 0 {
+		for _, port := range protocol.ports {
 			rules.Rules = append(rules.Rules, iptables.Rule{Chain: input, Match: []string{
-				"-i", i.Name, "-p", protocol.name, "-m", "multiport", "--dports", join(protocol.ports), "-j", "ACCEPT",
+				"-i", i.Name, "-p", protocol.name, "-m", protocol.name, "--dport", strconv.Itoa(port), "-j", "ACCEPT",
 			}})
 		}
 	}
@@ -69,14 +69,6 @@ func (i Interface) rules() iptables.Rules {
 		Chain: iptables.Chain{Table: table, Name: "INPUT"}, Place: iptables.BeforeRest, Match: []string{"-j", input.Name},
 	})
 	return rules
-}
-
-func join(ports []int) string {
-	texts := make([]string, len(ports))
-	for at, port := range ports {
-		texts[at] = strconv.Itoa(port)
-	}
-	return strings.Join(texts, ",")
 }
 
 // removeOutdated removes the rules if there is one that these do not have, as that of an earlier run with other ports.

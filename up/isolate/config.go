@@ -33,6 +33,8 @@ type Config struct {
 	Lock, Listener int
 	// Page is the descriptor of the page's listening socket there; 0 if there is none. It is inherited, too.
 	Page int
+	// WithoutFirewall says that the machine's firewall gets no rules for the link's packets.
+	WithoutFirewall bool
 	// UserNamespace says that the caller is not root: the cluster has a user namespace, too, in which it is, and no link to the machine.
 	UserNamespace bool
 	// StartedAt is when the start began, in nanoseconds since 1970.
@@ -69,6 +71,9 @@ func (c Config) Args() []string {
 	if c.IPv6 {
 		args = append(args, "--ipv6")
 	}
+	if c.WithoutFirewall {
+		args = append(args, "--without-firewall")
+	}
 	if c.UserNamespace {
 		args = append(args, "--user-namespace")
 	}
@@ -95,6 +100,7 @@ func Parse(args []string) (Config, error) {
 	flags.IntVar(&c.Lock, "lock-fd", -1, "descriptor of the data directory's lock")
 	flags.IntVar(&c.Listener, "listener-fd", -1, "descriptor of the API server's listening socket")
 	flags.IntVar(&c.Page, "page-fd", 0, "descriptor of the page's listening socket")
+	flags.BoolVar(&c.WithoutFirewall, "without-firewall", false, "have no rules for the link in the machine's firewall")
 	flags.BoolVar(&c.UserNamespace, "user-namespace", false, "give the cluster a user namespace, and no link to the machine")
 	flags.Int64Var(&c.StartedAt, "started-at", 0, "when the start began, in nanoseconds since 1970")
 	flags.BoolVar(&c.Init, "init", false, "this is the first process of the namespaces")

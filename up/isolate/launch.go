@@ -127,7 +127,9 @@ func (c Config) connect(ctx context.Context, link *link, pid int, control io.Wri
 		if err := link.create(pid); err != nil {
 			return err
 		}
-		link.passFirewall(ctx)
+		if !c.WithoutFirewall {
+			link.passFirewall(ctx)
+		}
 		if err := link.relay(ctx, pid, c.Resolvers); err != nil {
 			return err
 		}

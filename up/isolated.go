@@ -70,7 +70,7 @@ func (l Layout) listenOutside(ctx context.Context) (*os.File, error) {
 	err := wait.PollUntilContextTimeout(ctx, portRetry, portTimeout, true, func(ctx context.Context) (bool, error) {
 		var err error
 		listener, err = config.Listen(ctx, "tcp", address.String())
-		if errors.Is(err, unix.EADDRINUSE) && portOwner("tcp", address.Port()) == "" {
+		if errors.Is(err, unix.EADDRINUSE) && ownerOf(socketsOn("tcp", address.Port())) == "" {
 			return false, nil
 		}
 		return true, err

@@ -29,6 +29,12 @@ func (c Config) Launch(ctx context.Context) (code int, err error) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	signal.Ignore(syscall.SIGPIPE) // the cluster runs on when the reader of its output is gone
+	// Programs get copies of those that are theirs, and nothing of the others: what runs has no socket open that is not its own.
+	for _, inherited := range []int{c.Lock, c.Listener, c.Page} {
+		if inherited != 0 {
+			unix.CloseOnExec(inherited)
+		}
+	}
 	// This process holds the lock until it has removed what the cluster leaves.
 	lock := os.NewFile(uintptr(c.Lock), "lock")
 	defer lock.Close()

@@ -42,8 +42,8 @@ func (l Layout) removeMasquerade6(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil //nolint:nilerr // without it the table cannot have been written
 	}
-	list, err := exec.CommandContext(ctx, "nft", "list", "tables", "ip6").Output()
-	if err != nil || !bytes.Contains(list, []byte(l.Bridge())) {
+	tables, err := listTables(ctx)
+	if err != nil || !tables[nftTable{"ip6", l.Bridge()}] {
 		return nil //nolint:nilerr // a kernel without nftables has no table
 	}
 	if err := runNFT(ctx, "delete table ip6 "+l.Bridge()+"\n"); err != nil {

@@ -115,13 +115,13 @@ func proxyLockPath() (string, error) {
 // foreignProxyTable returns an error if the firewall has a table of a kube-proxy, which no cluster of berth has claimed, or
 // cannot have one.
 func foreignProxyTable(ctx context.Context, advice string) error {
-	out, err := exec.CommandContext(ctx, "nft", "list", "tables").CombinedOutput()
+	tables, err := listTables(ctx)
 	if err != nil {
-		return fmt.Errorf("the kernel has no nftables, which Services need (module nf_tables): nft list tables: %w: %s: load the module, or "+
-			"start with --without %s", err, bytes.TrimSpace(out), proxyName)
+		return fmt.Errorf("the kernel has no nftables, which Services need (module nf_tables): %w: load the module, or "+
+			"start with --without %s", err, proxyName)
 	}
-	for line := range strings.Lines(string(out)) { // "table ip kube-proxy"
-		if fields := strings.Fields(line); len(fields) == 3 && fields[2] == proxyTable {
+	for table := range tables {
+		if table.name == proxyTable {
 			return fmt.Errorf("the firewall has a table %s that berth did not create: a kube-proxy of another cluster runs on this machine "+
 				"(%s): %s", proxyTable, foreignProxy("/proc"), advice)
 		}

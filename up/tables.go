@@ -1,6 +1,7 @@
 package up
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -149,9 +150,9 @@ type nftTable struct{ family, name string }
 
 // listTables lists the tables of nftables.
 func listTables(ctx context.Context) (map[nftTable]bool, error) {
-	list, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()
+	list, err := exec.CommandContext(ctx, "nft", "list", "tables").CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("list the firewall's tables: nft list tables: %w", err)
+		return nil, fmt.Errorf("nft list tables: %w: %s", err, bytes.TrimSpace(list))
 	}
 	tables := make(map[nftTable]bool)
 	for line := range strings.Lines(string(list)) {

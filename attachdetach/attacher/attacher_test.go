@@ -221,6 +221,18 @@ func TestPublishAndUnpublish(t *testing.T) {
 	require.Empty(t, w.get("foreign").Finalizers, "attachments of other drivers are left alone")
 }
 
+// recreateVolume deletes the PersistentVolume and creates it again for the volume with the handle.
+func (w *fixture) recreateVolume(handle string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
+	pv.Spec.CSI.VolumeHandle = handle
+	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}
+
 // TestVolumeThatWasPublishedIsUnpublished detaches after an administrator has deleted the PersistentVolume, and has created one of
 // its name for another volume, which the node has, too.
 func TestVolumeThatWasPublishedIsUnpublished(t *testing.T) {
@@ -228,13 +240,7 @@ func TestVolumeThatWasPublishedIsUnpublished(t *testing.T) {
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
-	ctx := context.Background()
-	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
-	pv.Spec.CSI.VolumeHandle = "other"
-	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
-	require.NoError(t, err)
+	w.recreateVolume("other")
 	w.driver.set(func() { w.driver.published["other"] = "node-id" })
 	w.remove("va")
 	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be detached")
@@ -249,13 +255,7 @@ func TestNewerVolumeIsNotPublishedForAnOlderAttachment(t *testing.T) {
 	w.driver.set(func() { w.driver.err = errors.New("deadline exceeded"); w.driver.published["handle"] = "node-id" })
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the error must be recorded")
-	ctx := context.Background()
-	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
-	pv.Spec.CSI.VolumeHandle = "other"
-	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
-	require.NoError(t, err)
+	w.recreateVolume("other")
 	w.driver.set(func() { w.driver.err = nil })
 	w.eventually(func() bool {
 		w.clock.Step(time.Minute)

@@ -39,7 +39,7 @@ func TestRequestsFitTheCapabilities(t *testing.T) {
 			pv.Name, pv.Spec.AccessModes, pv.Spec.CSI.ReadOnly = "pv-2", []corev1.PersistentVolumeAccessMode{test.mode}, true
 			_, err = w.client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
 			require.NoError(t, err)
-			w.csiNode()
+			w.waitForVolume("pv-2", "handle")
 			w.createFor("va", driverName, "pv-2")
 			w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "it must be attached")
 			w.driver.set(func() {

@@ -66,6 +66,9 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if err == nil {
 		va, err = a.prepare(ctx, va, request)
 	}
+	if apierrors.IsConflict(err) {
+		return err // the cache is behind: what it does not show yet may be that the volume is attached, so it is no error of it
+	}
 	var response *csi.ControllerPublishVolumeResponse
 	if err == nil {
 		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)

@@ -1,0 +1,217 @@
+package attacher_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/attachdetach/attacher"
+	"github.com/berth-dev/berth/internal/testlog"
+)
+
+// fixture is an attacher that runs, with a driver, a PersistentVolume "pv" and, by default, the CSINode "a" that has the driver.
+// A CSINode that is created later leads to a second sync, at any time.
+type fixture struct {
+	t        *testing.T
+	client   *fake.Clientset
+	driver   *driver
+	clock    *testclock.FakeClock
+	attacher *attacher.Attacher
+
+	forbidden atomic.Bool // Secrets may not be read
+	outdated  atomic.Bool // the next patch that names a version is based on an older one
+
+	mu      sync.Mutex // held while a VolumeAttachment is written
+	version int        // the resourceVersion of the VolumeAttachment that was written last
+}
+
+// fixtureConfig says what differs from the fixture's default.
+type fixtureConfig struct {
+	publisher      attacher.Publisher // instead of the fixture's driver
+	log            *slog.Logger
+	withoutCSINode bool
+	secret         *corev1.SecretReference // of the PersistentVolume
+}
+
+func newFixture(t *testing.T) *fixture { return newFixtureWith(t, fixtureConfig{}) }
+
+func newFixtureWith(t *testing.T, config fixtureConfig) *fixture {
+	w := &fixture{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
+	if config.publisher == nil {
+		w.driver = newDriver()
+		config.publisher = w.driver
+	}
+	if config.log == nil {
+		config.log = testlog.New(t, slog.DiscardHandler)
+	}
+	w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return w.forbidden.Load(), nil,
+			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", errors.New("no right"))
+	})
+	w.client.PrependReactor("patch", "volumeattachments", w.patchAttachment)
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driverName, VolumeHandle: "handle", FSType: "ext4", VolumeAttributes: map[string]string{"k": "v"},
+		ControllerPublishSecretRef: config.secret,
+	}
+	require.NoError(t, w.client.Tracker().Add(pv))
+	if !config.withoutCSINode {
+		w.csiNode()
+	}
+	w.start(config)
+	return w
+}
+
+func (w *fixture) start(config fixtureConfig) {
+	var err error
+	w.attacher, err = attacher.New(attacher.Deps{Client: w.client, Driver: config.publisher, Clock: w.clock, Logger: config.log},
+		attacher.Config{DriverName: driverName})
+	require.NoError(w.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	watched := w.noteWatches()
+	go func() { done <- w.attacher.Start(ctx) }()
+	w.t.Cleanup(func() { cancel(); require.NoError(w.t, <-done) })
+	for missing := map[string]bool{"volumeattachments": true, "persistentvolumes": true, "csinodes": true}; len(missing) > 0; {
+		delete(missing, <-watched)
+	}
+	w.eventually(func() bool { return w.attacher.Ready() == nil }, "the attacher must have what existed at the start")
+}
+
+// noteWatches sends the name of each resource that is watched. Unlike an API server the fake client does not send what
+// changed between a list and its watch, so a test must not change anything in between.
+func (w *fixture) noteWatches() <-chan string {
+	watched := make(chan string, 100)
+	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		stream, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		if err == nil {
+			watched <- action.GetResource().Resource
+		}
+		return true, stream, err
+	})
+	return watched
+}
+
+// patchAttachment patches a VolumeAttachment as an API server does and the fake client does not: no other write comes between its
+// read and its write, and a patch that is based on an older version than the last is refused.
+func (w *fixture) patchAttachment(action clienttesting.Action) (bool, runtime.Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	patch := action.(clienttesting.PatchActionImpl)
+	var change map[string]any
+	if err := json.Unmarshal(patch.Patch, &change); err != nil {
+		return true, nil, err
+	}
+	metadata, ok := change["metadata"].(map[string]any)
+	if !ok {
+		metadata = make(map[string]any)
+		change["metadata"] = metadata
+	}
+	current, err := w.client.Tracker().Get(patch.Resource, "", patch.Name)
+	if err != nil {
+		return true, nil, err
+	}
+	based, ok := metadata["resourceVersion"]
+	if ok && (based != current.(*storagev1.VolumeAttachment).ResourceVersion || w.outdated.CompareAndSwap(true, false)) {
+		return true, nil, apierrors.NewConflict(patch.Resource.GroupResource(), patch.Name, errors.New("it has changed"))
+	}
+	metadata["resourceVersion"] = w.nextVersion()
+	patch.Patch, err = json.Marshal(change)
+	if err != nil {
+		return true, nil, err
+	}
+	return clienttesting.ObjectReaction(w.client.Tracker())(patch)
+}
+
+// nextVersion returns a new resourceVersion. It is called with w.mu held.
+func (w *fixture) nextVersion() string {
+	w.version++
+	return strconv.Itoa(w.version)
+}
+
+func (w *fixture) csiNode() {
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	node.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: "node-id"}}
+	_, err := w.client.StorageV1().CSINodes().Create(context.Background(), node, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}
+
+func (w *fixture) create(name, driver string) { w.createFor(name, driver, "pv") }
+
+func (w *fixture) createFor(name, driver, volume string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name + "-uid"), ResourceVersion: w.nextVersion(),
+	}}
+	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
+	va.Spec.Source.PersistentVolumeName = &volume
+	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}
+
+func (w *fixture) get(name string) *storagev1.VolumeAttachment {
+	va, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), name, metav1.GetOptions{})
+	require.NoError(w.t, err)
+	return va
+}
+
+func (w *fixture) eventually(f func() bool, what string) {
+	w.t.Helper()
+	require.Eventually(w.t, f, time.Minute, 2*time.Millisecond, what)
+}
+
+// remove does what the API server does with an object that has finalizers.
+func (w *fixture) remove(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	va := w.get(name)
+	va.DeletionTimestamp, va.ResourceVersion = ptr.To(metav1.Now()), w.nextVersion()
+	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+}
+
+// waitDetached waits until the attacher has removed its finalizer. A write may have been refused, so it steps through time.
+func (w *fixture) waitDetached(name string) {
+	w.t.Helper()
+	w.eventually(func() bool { w.clock.Step(time.Second); return len(w.get(name).Finalizers) == 0 }, "it must be detached")
+}
+
+// recreateVolume deletes the PersistentVolume and creates it again for the volume with the handle. It returns when the attacher knows.
+func (w *fixture) recreateVolume(handle string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "pv", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.client.CoreV1().PersistentVolumes().Delete(ctx, "pv", metav1.DeleteOptions{}))
+	pv.Spec.CSI.VolumeHandle = handle
+	_, err = w.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	w.waitForVolume("pv", handle)
+}
+
+// waitForVolume waits until the attacher's cache has the PersistentVolume with that handle.
+func (w *fixture) waitForVolume(name, handle string) {
+	w.t.Helper()
+	w.eventually(func() bool { return w.attacher.CachedHandle(name) == handle }, "the attacher must read the PersistentVolume")
+}

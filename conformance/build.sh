@@ -43,6 +43,7 @@ program consume-cpu $images/resource-consumer/consume-cpu ""
 # shellcheck disable=SC2086 # CC may be a command with arguments.
 ${CC:-cc} -O2 -Wall -Wextra -Werror -static -s -o "$out/programs/sh" sh/sh.c
 program nmeter ./cmd/nmeter ""
+program cadvisor ./cmd/cadvisor ""
 program sample-apiserver k8s.io/sample-apiserver ""
 program etcd go.etcd.io/etcd/server/v3 ""
 program hostpathplugin ./cmd/hostpathplugin ""

@@ -24,6 +24,8 @@ type recipe struct {
 	ids  []imageutils.ImageID
 	// manifests are upstream's files, named below test, that name this image, which has no id.
 	manifests []string
+	// constants are those of upstream's Go files, named below test, that name this image.
+	constants []constant
 	// on is the recipe below: "" is an empty image.
 	on string
 	// programs are Debian's: name in the image to name in the packages.
@@ -45,7 +47,7 @@ type recipe struct {
 
 // recipes are all images but the base, each after the one that it is on.
 func recipes() []recipe {
-	return slices.Concat(toolImages(), serverImages(), csiImages(), devicePluginImages())
+	return slices.Concat(toolImages(), serverImages(), csiImages(), devicePluginImages(), cadvisorImages())
 }
 
 func ids(list ...imageutils.ImageID) []imageutils.ImageID { return list }

@@ -35,6 +35,13 @@ func (s Sources) names(r recipe) ([]string, error) {
 		}
 		names = append(names, image)
 	}
+	for _, c := range r.constants {
+		image, err := stringConstant(filepath.Join(s.Upstream, "..", c.file), c.name)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, image)
+	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }

@@ -239,10 +239,9 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	} else if err := c.removeProxyRules(ctx); err != nil { // of an earlier run
 		return err
 	}
-	if err := c.installMasquerade6(ctx); err != nil {
+	if err := c.prepareTables(ctx); err != nil {
 		return err
 	}
-	c.installAddressFilter(ctx)
 	return c.checkPorts(ctx)
 }
 

@@ -21,6 +21,24 @@ import (
 // tablesName is the name of what makes the cluster's own tables again, among the components.
 const tablesName = "firewall-tables"
 
+// prepareTables makes the tables that have to exist before the first Pod is started, and removes the rules of an earlier run that this one
+// is without: the Pods of that run may run on.
+func (c *Cluster) prepareTables(ctx context.Context) error {
+	if err := c.installMasquerade6(ctx); err != nil {
+		return err
+	}
+	if !c.runs(firewallName) {
+		if err := c.removeFirewallRules(ctx); err != nil {
+			return err
+		}
+	}
+	if !c.runs(addressFilterName) {
+		return c.removeAddressFilter(ctx)
+	}
+	c.installAddressFilter(ctx)
+	return nil
+}
+
 // newTables returns the component that makes the cluster's own tables of nftables again when another program has removed them, as
 // `nft -f /etc/nftables.conf` does with all tables. For those of kube-proxy see guardProxyTables.
 func (c *Cluster) newTables() (runFunc, error) {

@@ -115,3 +115,41 @@ func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
 		require.Contains(now, string(listed), "10.1.0.5")
 	}, 10*time.Second, 10*time.Millisecond)
 }
+
+// TestRulesOfAnEarlierRunAreRemoved has a run without components whose rules an earlier run has left for Pods that run on.
+func TestRulesOfAnEarlierRunAreRemoved(t *testing.T) {
+	for _, program := range []string{"nft", "iptables", "ip6tables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs ", program)
+		}
+	}
+	if testnet.RunInNew(t) {
+		return
+	}
+	sh := func(line string) string {
+		out, err := exec.CommandContext(t.Context(), "sh", "-ec", line).CombinedOutput()
+		require.NoError(t, err, "%s: %s", line, out)
+		return string(out)
+	}
+	c := &Cluster{Layout: Layout{ID: clusterID(t.TempDir())}, clock: clock.RealClock{}, logger: slog.New(slog.DiscardHandler)}
+	bridge := c.Bridge()
+	firewall := "iptables -N " + bridge + " && iptables -A " + bridge + " -i " + bridge + " -j ACCEPT && iptables -A FORWARD -j " + bridge
+	prepare := func(without ...string) {
+		c.config.Without, c.addressFilter = without, false
+		require.NoError(t, c.prepareTables(t.Context()))
+	}
+	sh(firewall)
+	prepare()
+	require.True(t, c.addressFilter)
+	require.Contains(t, sh("iptables -S"), bridge, "the component keeps them")
+	prepare(firewallName)
+	require.NotContains(t, sh("iptables -S"), bridge)
+	require.Contains(t, sh("nft list tables"), "table bridge "+bridge)
+	sh(firewall)
+	prepare(addressFilterName)
+	require.Contains(t, sh("iptables -S"), bridge)
+	require.NotContains(t, sh("nft list tables"), bridge)
+	require.False(t, c.addressFilter)
+	prepare(addressFilterName, firewallName)
+	require.NotContains(t, sh("nft list ruleset"), bridge)
+}

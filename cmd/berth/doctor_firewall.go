@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -23,22 +24,31 @@ func checkFirewall() diagnosis {
 }
 
 // checkForwarding checks whether the firewall drops what Pods send in a way that `berth up` cannot prevent: it has rules in the chains of
-// iptables, where Docker and ufw drop packets, but not in those that the user or another program made in nftables.
-func checkForwarding(ctx context.Context) diagnosis {
+// iptables, where Docker and ufw drop packets, but not in those that the user or another program made in nftables. apiPort is the port of
+// the cluster's API server.
+func checkForwarding(ctx context.Context, apiPort int) diagnosis {
 	d := diagnosis{Name: "forwarding", Severity: severityOK, Found: "the firewall lets Pods reach each other and other networks"}
 	nft, err := exec.LookPath("nft")
 	if err != nil || os.Geteuid() != 0 {
 		d.Found = "not checked: it needs root and nft"
 		return d
 	}
-	chains, err := listChains(ctx, nft)
+	all, err := listNFT(ctx, nft, "chains")
 	if err != nil {
 		d.Severity, d.Found = severityWarning, err.Error()
 		return d
 	}
-	for _, c := range chains {
+	for _, c := range all.chains {
+		if !c.isChecked() {
+			continue
+		}
+		table, err := listNFT(ctx, nft, "table", c.Family, c.Table) // firewalld has the rules of zones in chains of their own
+		if err != nil {
+			d.Severity, d.Found = severityWarning, err.Error()
+			return d
+		}
 		// A rule of the user that names the clusters' interfaces is taken for the remedy.
-		if remedy := c.remedy(); remedy != "" && !strings.Contains(c.rules(ctx, nft), `"berth`) {
+		if remedy := c.remedy(table.rules, apiPort); remedy != "" && !strings.Contains(table.text, `"berth`) {
 			d.Severity, d.Remedy = severityWarning, remedy
 			d.Found = fmt.Sprintf("the chain %s of the firewall's table %s %s drops what no rule accepts, also what Pods send", c.Name, c.Family, c.Table)
 			return d
@@ -47,60 +57,102 @@ func checkForwarding(ctx context.Context) diagnosis {
 	return d
 }
 
+// nftList is a list of nftables.
+type nftList struct {
+	text   string
+	chains []nftChain
+	rules  []nftRule
+}
+
 // nftChain is a chain of nftables.
 type nftChain struct {
 	Family, Table, Name, Hook, Policy string
 }
 
-// listChains lists the chains of all tables.
-func listChains(ctx context.Context, nft string) ([]nftChain, error) {
-	out, err := exec.CommandContext(ctx, nft, "-j", "list", "chains").Output()
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the firewall's chains: nft -j list chains: %w", err)
-	}
+// nftRule is a rule of a chain.
+type nftRule struct {
+	Chain  string
+	Handle int
+	// Expr are the rule's parts, each with its kind as the only key.
+	Expr []map[string]json.RawMessage
+}
+
+// listNFT lists what the arguments of `nft list` name.
+func listNFT(ctx context.Context, nft string, args ...string) (nftList, error) {
+	var all nftList
+	out, err := exec.CommandContext(ctx, nft, append([]string{"-j", "list"}, args...)...).Output()
 	var listed struct {
-		Nftables []struct{ Chain *nftChain }
-	}
-	if err := json.Unmarshal(out, &listed); err != nil {
-		return nil, fmt.Errorf("failed to list the firewall's chains: nft -j list chains: %w", err)
-	}
-	var chains []nftChain
-	for _, entry := range listed.Nftables {
-		if entry.Chain != nil {
-			chains = append(chains, *entry.Chain)
+		Nftables []struct {
+			Chain *nftChain
+			Rule  *nftRule
 		}
 	}
-	return chains, nil
-}
-
-// rules are the rules of the chain's table as nft lists them; empty if it cannot. firewalld has those of zones in chains of their own.
-func (c nftChain) rules(ctx context.Context, nft string) string {
-	out, err := exec.CommandContext(ctx, nft, "list", "table", c.Family, c.Table).Output()
+	if err == nil {
+		err = json.Unmarshal(out, &listed)
+	}
 	if err != nil {
-		return ""
+		return all, fmt.Errorf("list the firewall's chains: nft -j list %s: %w", strings.Join(args, " "), err)
 	}
-	return string(out)
+	all.text = string(out)
+	for _, entry := range listed.Nftables {
+		if entry.Chain != nil {
+			all.chains = append(all.chains, *entry.Chain)
+		}
+		if entry.Rule != nil {
+			all.rules = append(all.rules, *entry.Rule)
+		}
+	}
+	return all, nil
 }
 
-// remedy is how the user lets the packets of Pods pass the chain, empty if it does not drop them or `berth up` has a rule for them.
-func (c nftChain) remedy() string {
-	if c.Table == "firewalld" && c.Name == "filter_FORWARD" { // its last rule rejects, whatever its policy
-		return "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"
+// dropsRest reports whether the rule drops or rejects whatever reaches it.
+func (r nftRule) dropsRest() bool {
+	for _, part := range r.Expr {
+		for kind := range part {
+			switch kind {
+			case "drop", "reject":
+				return true
+			case "counter", "log":
+			default:
+				return false
+			}
+		}
 	}
+	return false
+}
+
+// isChecked reports whether packets of Pods pass the chain, and `berth up` has no rule for them there as in those of iptables.
+func (c nftChain) isChecked() bool {
 	isOfIPTables := (c.Family == "ip" || c.Family == "ip6") && c.Table == "filter" && c.Name == strings.ToUpper(c.Name)
-	if c.Policy != "drop" || isOfIPTables {
+	return (c.Hook == "forward" || c.Hook == "input") && !isOfIPTables
+}
+
+// remedy is how the user lets the packets of Pods pass the chain, empty if it does not drop them. rules are those of its table.
+func (c nftChain) remedy(rules []nftRule, apiPort int) string {
+	if c.Table == "firewalld" { // which rejects by a last rule, but has commands of its own
+		if c.Name == "filter_FORWARD" {
+			return "firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload"
+		}
 		return ""
 	}
-	add := func(rule string) string {
-		return fmt.Sprintf("nft add rule %s %s %s %s", c.Family, c.Table, c.Name, rule)
+	add, where := "add", ""
+	if i := slices.IndexFunc(rules, func(r nftRule) bool { return r.Chain == c.Name && r.dropsRest() }); i >= 0 {
+		add, where = "insert", fmt.Sprintf(" handle %d", rules[i].Handle) // behind it they would have no effect
+	} else if c.Policy != "drop" {
+		return ""
 	}
-	switch c.Hook {
-	case "forward":
-		return add("iifname '"+berthInterfaces+"' accept") + "; " + add("oifname '"+berthInterfaces+"' accept")
-	case "input":
-		// The cluster's DNS, the API server and the kubelet.
-		return add("iifname '" + berthInterfaces + "' meta l4proto '{ tcp, udp }' th dport '{ 53, 6443, 10250 }' accept")
+	var matches []string
+	switch {
+	case c.Family == "bridge": // its interfaces are the bridge's ports, and what the machine only forwards is its input, too
+		matches = []string{"ibrname '" + berthInterfaces + "'"}
+	case c.Hook == "forward":
+		matches = []string{"iifname '" + berthInterfaces + "'", "oifname '" + berthInterfaces + "'"}
 	default:
-		return ""
+		// The cluster's DNS, the API server and the kubelet.
+		matches = []string{fmt.Sprintf("iifname '%s' meta l4proto '{ tcp, udp }' th dport '{ 53, %d, 10250 }'", berthInterfaces, apiPort)}
 	}
+	for i, match := range matches {
+		matches[i] = fmt.Sprintf("nft %s rule %s %s %s%s %s accept", add, c.Family, c.Table, c.Name, where, match)
+	}
+	return strings.Join(matches, "; ")
 }

@@ -16,7 +16,7 @@ import (
 // checkMachine checks what `berth up` requires of this machine, and what it works without.
 func checkMachine(ctx context.Context, layout up.Layout) []diagnosis {
 	return []diagnosis{
-		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkForwarding(ctx), checkServices(ctx), checkConfinement(), checkInotify(),
+		checkRoot(), checkCgroups(), checkOOMScore(), checkModules(ctx, up.KernelModules()), checkFirewall(), checkForwarding(ctx, layout.APIPort), checkServices(ctx), checkConfinement(), checkInotify(),
 		checkDiskSpace(layout.DataDir), checkDamagedFiles(layout), checkPrograms(layout), checkRuntimes(layout),
 	}
 }

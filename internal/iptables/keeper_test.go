@@ -169,6 +169,10 @@ func TestRulesThatDropTheRestAreFound(t *testing.T) {
 		"with a comment":   {"-A FORWARD -m comment --comment rest -j DROP\n", 0, 1},
 		"with a quotation": {`-A FORWARD -m comment --comment "the \"rest\"" -j REJECT` + "\n", 0, 1},
 		"of some packets":  {"-A FORWARD -s 10.0.0.0/8 -j DROP\n-A FORWARD -j OTHERS\n-A FORWARD -m comment --comment \"-j DROP\" -j LOG\n", 0, 0},
+		"in another chain": {"-N REST\n-A FORWARD -i a -j OTHERS\n-A FORWARD -j REST\n-A FORWARD -j OURS\n-A REST -m limit --limit 3/min -j LOG --log-prefix \"[UFW] \"\n-A REST -j REJECT --reject-with icmp-port-unreachable\n", 3, 2},
+		"gone to":          {"-A FORWARD -g REST\n-A REST -j DROP\n", 0, 1},
+		"of some there":    {"-A FORWARD -j OTHERS\n-A OTHERS -s 10.0.0.0/8 -j DROP\n-A OTHERS -j REJECT\n", 0, 0},
+		"sometimes there":  {"-A FORWARD -i a -j REST\n-A FORWARD -j EMPTY\n-A REST -j DROP\n", 0, 0},
 		"a longer name":    {"-A FORWARD -j OURS-TOO\n", 0, 0},
 	} {
 		has, rest := positions(test.listed, rule)
@@ -208,6 +212,12 @@ func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
 	// Another program writes its rules anew, and ours behind them.
 	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
 	holds("behind the rest", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
+	// ufw rejects in a chain of its own. Another chain has what only nft can list, which does not concern the rule.
+	sh("printf '*filter\\n:ufw-reject-forward -\\n-A ufw-reject-forward -j REJECT\\n-F FORWARD\\n-A FORWARD -j ufw-reject-forward\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	holds("behind a chain that rejects", "-P FORWARD ACCEPT", ours, "-A FORWARD -j ufw-reject-forward", "-P FORWARD ACCEPT", user, ours, reject6)
+	sh("nft add chain ip filter own && nft add rule ip filter own fib daddr type local drop")
+	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	holds("with a chain of nft", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
 }
 
 // TestARuleOfAnotherProgramStaysWhenOursIsMoved has another program insert a rule after the chain was listed.

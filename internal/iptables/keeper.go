@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/nftwatch"
-	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // lockSeconds is how long iptables waits for another iptables.
@@ -109,21 +108,9 @@ func run(ctx context.Context, program string, args ...string) ([]byte, error) {
 }
 
 // Start makes the chains and rules and makes them again when they are removed, until ctx ends. They stay then. On a machine
-// without a working iptables it only waits for that.
+// without a working iptables it waits until one is installed.
 func (k *Keeper) Start(ctx context.Context) error {
-	for {
-		var err error
-		if k.families, err = k.find(ctx); err == nil {
-			break
-		}
-		k.deps.Logger.Warn("iptables is busy; retrying", "what", k.config.Name, "error", err)
-		if !wakeup.Sleep(ctx, k.deps.Clock, busyDelay) {
-			return nil
-		}
-	}
-	if len(k.families) == 0 {
-		k.deps.Logger.Info("no working iptables or ip6tables on this machine: nothing is kept there", "what", k.config.Name)
-		<-ctx.Done()
+	if !k.await(ctx) {
 		return nil
 	}
 	return nftwatch.Keep(ctx, nftwatch.Deps{Watch: k.deps.Watch, Clock: k.deps.Clock, Logger: k.deps.Logger}, nftwatch.Kept{
@@ -154,6 +141,9 @@ func (k *Keeper) find(ctx context.Context) ([]family, error) {
 		var exit interface{ ExitCode() int }
 		if errors.As(err, &exit) && exit.ExitCode() == exitBusy {
 			return nil, err
+		}
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
 		}
 		if err != nil {
 			k.deps.Logger.Info("iptables does not work; leaving out its chains", "program", f.program, "error", err)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,18 +52,17 @@ func start(t *testing.T, deps Deps, config Config) {
 
 // TestMachineWithoutIPTables says so once, and does nothing.
 func TestMachineWithoutIPTables(t *testing.T) {
-	log := &bytes.Buffer{}
+	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
 	require.NoError(t, New(Deps{
 		Run: func(context.Context, string, ...string) ([]byte, error) { return nil, exec.ErrNotFound },
 		Watch: func(context.Context, func(nftwatch.Deletion) bool, func(), func()) error {
 			require.Fail(t, "nothing to watch")
 			return nil
 		},
-		Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Logger: slog.New(slog.NewTextHandler(writerFunc(func(line []byte) { log.Write(line); cancel() }), nil)),
 	}, testConfig()).Start(ctx))
-	require.Contains(t, log.String(), "no working iptables or ip6tables on this machine")
+	require.Equal(t, 1, strings.Count(log.String(), "no working iptables or ip6tables on this machine"), log.String())
 }
 
 // TestAFamilyWithoutChainsIsLeftAlone runs no program of it.
@@ -129,6 +130,38 @@ func TestLegacyIsChecked(t *testing.T) {
 	clear(s.have)
 	s.mu.Unlock()
 	wait(time.Minute, 6)
+}
+
+// TestIPTablesThatIsInstalledLaterIsUsed has a program where there was none.
+func TestIPTablesThatIsInstalledLaterIsUsed(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", filepath.Join(dir, "missing")+":"+dir)
+	program, called := filepath.Join(dir, "iptables"), filepath.Join(t.TempDir(), "called")
+	script := "#!/bin/sh\necho \"$@\" >> " + called + "\n[ \"$5 $6\" != '-S OURS' ]\n"
+	require.NoError(t, os.WriteFile(program+".new", []byte(script), 0o755))
+	waits := make(chan struct{})
+	logger := slog.New(slog.NewTextHandler(writerFunc(func(line []byte) {
+		if strings.Contains(string(line), "no working iptables") {
+			close(waits)
+		}
+	}), nil))
+	config := testConfig()
+	config.IPv6 = Rules{}
+	start(t, Deps{Clock: testclock.NewFakeClock(time.Now()), Watch: noEvents, Logger: logger}, config)
+	<-waits
+	require.NoError(t, os.Rename(program+".new", program))
+	require.Eventually(t, func() bool {
+		lines, _ := os.ReadFile(called)
+		return strings.Contains(string(lines), "-t filter -N OURS")
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// writerFunc is a function as an io.Writer.
+type writerFunc func(data []byte)
+
+func (f writerFunc) Write(data []byte) (int, error) {
+	f(data)
+	return len(data), nil
 }
 
 // busy is the error of an iptables that did not get its lock.

@@ -27,8 +27,8 @@ type Interface struct {
 	TCP, UDP []int
 }
 
-// Keep makes the rules, and makes them again if they are removed, until ctx ends; they stay then. It does nothing else on a
-// machine without a working iptables.
+// Keep makes the rules, and makes them again if they are removed, until ctx ends; they stay then. On a machine
+// without a working iptables it waits until one is installed.
 func (i Interface) Keep(ctx context.Context, deps iptables.Deps) error {
 	if err := i.removeOutdated(ctx); err != nil {
 		return err

@@ -41,6 +41,8 @@ type Config struct {
 	Name string
 	// IPv4 and IPv6 are the rules of each family. One without chains is left alone.
 	IPv4, IPv6 Rules
+	// Prepare is called before the first chain is made, again after a failure; nil does nothing.
+	Prepare func(ctx context.Context) error
 }
 
 // Rules are chains and rules of one family.
@@ -80,6 +82,7 @@ type Keeper struct {
 	deps     Deps
 	config   Config
 	families []family
+	prepared bool // Config.Prepare has succeeded
 }
 
 // family is a version of the Internet Protocol whose iptables works here.
@@ -187,6 +190,12 @@ func (k *Keeper) checkTables(ctx context.Context, f family) error {
 
 // ensure makes what is missing of the chains and rules.
 func (k *Keeper) ensure(ctx context.Context) error {
+	if k.config.Prepare != nil && !k.prepared {
+		if err := k.config.Prepare(ctx); err != nil {
+			return err
+		}
+		k.prepared = true
+	}
 	var errs []error
 	for _, f := range k.families {
 		errs = append(errs, k.ensureFamily(ctx, f))

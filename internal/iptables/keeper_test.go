@@ -164,6 +164,28 @@ func (f writerFunc) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
+// TestChainsAreMadeAfterAPreparation that fails at first.
+func TestChainsAreMadeAfterAPreparation(t *testing.T) {
+	s := &script{version: "iptables v1.8.9 (nf_tables)", have: map[string]bool{}, made: make(chan string, 100)}
+	clock := testclock.NewFakeClock(time.Now())
+	config := testConfig()
+	var calls atomic.Int32
+	config.Prepare = func(context.Context) error {
+		if calls.Add(1) == 1 {
+			return errors.New("busy")
+		}
+		return nil
+	}
+	start(t, Deps{Run: s.run, Clock: clock, Watch: noEvents}, config)
+	require.Eventually(t, clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Empty(t, s.made)
+	clock.Step(time.Second)
+	for range 6 {
+		<-s.made
+	}
+	require.EqualValues(t, 2, calls.Load())
+}
+
 // busy is the error of an iptables that did not get its lock.
 type busy struct{ error }
 

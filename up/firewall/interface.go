@@ -30,10 +30,7 @@ type Interface struct {
 // Keep makes the rules, and makes them again if they are removed, until ctx ends; they stay then. On a machine
 // without a working iptables it waits until one is installed.
 func (i Interface) Keep(ctx context.Context, deps iptables.Deps) error {
-	if err := i.removeOutdated(ctx); err != nil {
-		return err
-	}
-	config := iptables.Config{Name: "the rules for the packets of Pods", IPv4: i.rules()}
+	config := iptables.Config{Name: "the rules for the packets of Pods", IPv4: i.rules(), Prepare: i.removeOutdated}
 	if i.IPv6 {
 		config.IPv6 = i.rules()
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/iptables"
 	"github.com/berth-dev/berth/internal/nftwatch"
 	"github.com/berth-dev/berth/up/addressfilter"
 	"github.com/berth-dev/berth/up/containerd"
@@ -56,6 +57,7 @@ func (c *Cluster) newTables() (runFunc, error) {
 				restricted = restricted || err == nil
 				return err
 			},
+			HasNoEvents: iptables.IsLegacy(ctx), // the rule that masquerades, and those for host ports
 		})
 	}, nil
 }

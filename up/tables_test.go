@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/up/addressfilter"
@@ -114,6 +116,42 @@ func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
 		require.NoError(now, err)
 		require.Contains(now, string(listed), "10.1.0.5")
 	}, 10*time.Second, 10*time.Millisecond)
+}
+
+// TestTheMasqueradeOfIPTablesLegacyIsMadeAgain has the real iptables-legacy, which causes no events.
+func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
+	legacy, err := exec.LookPath("iptables-legacy")
+	if err != nil {
+		t.Skip("needs iptables-legacy")
+	}
+	if testnet.RunInNew(t) {
+		return
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(legacy, filepath.Join(dir, "iptables")))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	clock := testclock.NewFakeClock(time.Now())
+	c := &Cluster{Layout: Layout{ID: clusterID(t.TempDir())}, clock: clock, logger: slog.New(slog.DiscardHandler)}
+	c.runtime.Store(&containerd.Config{
+		Bridge: c.Bridge(), PodCIDR: netip.MustParsePrefix("10.1.0.0/16"), ClusterMasquerade: true, Machine: containerd.Machine{Firewall: "iptables"},
+	})
+	keep, err := c.newTables()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- keep(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	for _, when := range []string{"at the start", "after a flush"} {
+		require.EventuallyWithT(t, func(now *assert.CollectT) {
+			if clock.HasWaiters() {
+				clock.Step(time.Minute)
+			}
+			listed, err := exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-S").Output()
+			require.NoError(now, err)
+			require.Contains(now, string(listed), "MASQUERADE")
+		}, time.Minute, 10*time.Millisecond, when)
+		require.NoError(t, exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-F").Run())
+	}
 }
 
 // TestRulesOfAnEarlierRunAreRemoved has a run without components whose rules an earlier run has left for Pods that run on.

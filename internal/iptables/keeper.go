@@ -152,11 +152,19 @@ func (k *Keeper) find(ctx context.Context) ([]family, error) {
 			k.deps.Logger.Info("iptables does not work; leaving out its chains", "program", f.program, "error", err)
 			continue
 		}
-		f.legacy = !strings.Contains(string(version), "nf_tables")
+		f.legacy = isLegacy(version)
 		found = append(found, f)
 	}
 	return found, nil
 }
+
+// IsLegacy reports whether the machine has an iptables whose rules cause no events of the kernel.
+func IsLegacy(ctx context.Context) bool {
+	version, err := run(ctx, "iptables", "--version")
+	return err == nil && isLegacy(version)
+}
+
+func isLegacy(version []byte) bool { return !strings.Contains(string(version), "nf_tables") }
 
 // concerns reports whether a deletion concerns what is kept.
 func (c Config) concerns(deleted nftwatch.Deletion) bool {

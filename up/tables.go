@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/nftwatch"
 	"github.com/berth-dev/berth/up/addressfilter"
 	"github.com/berth-dev/berth/up/containerd"
+	"github.com/berth-dev/berth/up/hostports"
 )
 
 // tablesName is the name of what makes the cluster's own tables again, among the components.
@@ -41,7 +42,7 @@ func (c *Cluster) prepareTables(ctx context.Context) error {
 }
 
 // newTables returns the component that makes the cluster's own tables of nftables again when another program has removed them, as
-// `nft -f /etc/nftables.conf` does with all tables. For those of kube-proxy see guardProxyTables.
+// `nft -f /etc/nftables.conf` does with all tables, and what the cluster has in others' tables for masquerading and host ports. For those of kube-proxy see guardProxyTables.
 func (c *Cluster) newTables() (runFunc, error) {
 	return func(ctx context.Context) error {
 		// The table may have been removed, and made again without the Pods that run, while nothing watched.
@@ -49,8 +50,10 @@ func (c *Cluster) newTables() (runFunc, error) {
 		return nftwatch.Keep(ctx, nftwatch.Deps{Clock: c.clock, Logger: c.logger}, nftwatch.Kept{
 			Name: "the cluster's tables",
 			Concerns: func(deleted nftwatch.Deletion) bool {
-				return deleted.Table == c.Bridge() && deleted.Chain == "" ||
-					deleted.Family == unix.NFPROTO_IPV4 && deleted.Table == "nat" && (deleted.Chain == "" || deleted.Chain == "POSTROUTING")
+				if deleted.Chain == "" {
+					return deleted.Table == c.Bridge() || deleted.Table == "nat" || deleted.Table == hostports.Table
+				}
+				return deleted.Table == "nat" && deleted.Chain == "POSTROUTING"
 			},
 			Ensure: func(ctx context.Context) error {
 				err := c.ensureTables(ctx, !restricted)
@@ -62,8 +65,8 @@ func (c *Cluster) newTables() (runFunc, error) {
 	}, nil
 }
 
-// ensureTables makes what is missing of the cluster's own tables, and the rule that masquerades IPv4. restrict says that the Pods that run
-// may be missing in a table that exists.
+// ensureTables makes what is missing of the cluster's own tables, the rule that masquerades IPv4, and the rules for host ports of the Pods
+// that run. restrict says that these Pods may be missing in a table that exists.
 func (c *Cluster) ensureTables(ctx context.Context, restrict bool) error {
 	tables, err := listTables(ctx)
 	if err != nil && (c.addressFilter || c.Pods6.IsValid()) {
@@ -76,10 +79,25 @@ func (c *Cluster) ensureTables(ctx context.Context, restrict bool) error {
 	if c.Pods6.IsValid() && !tables[nftTable{"ip6", c.Bridge()}] {
 		errs = append(errs, c.installMasquerade6(ctx))
 	}
-	if config := c.runtime.Load(); config != nil && config.ClusterMasquerade {
-		errs = append(errs, config.Masquerade(ctx))
+	if config := c.runtime.Load(); config != nil {
+		if config.ClusterMasquerade {
+			errs = append(errs, config.Masquerade(ctx))
+		}
+		errs = append(errs, c.restoreHostPorts(ctx, *config))
 	}
 	return errors.Join(errs...)
+}
+
+// restoreHostPorts makes the rules for host ports of the Pods that run.
+func (c *Cluster) restoreHostPorts(ctx context.Context, config containerd.Config) error {
+	files, err := filepath.Glob(config.NetworkCache())
+	if err != nil {
+		return err
+	}
+	if err := hostports.Ensure(ctx, config.CNIBinDir, files); err != nil && ctx.Err() == nil { // it would be no better the next time
+		c.logger.Warn("failed to forward the host ports of all Pods again", "error", err)
+	}
+	return nil
 }
 
 // restoreAddressFilter restricts the Pods that run to their own addresses, after it has made the filter again if that is missing.

@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -141,7 +142,7 @@ func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- keep(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	for _, when := range []string{"at the start", "after a flush"} {
+	for range 4 { // at the start, and when the watch of events begins, the rule is checked anyway
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
 			if clock.HasWaiters() {
 				clock.Step(time.Minute)
@@ -149,8 +150,53 @@ func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
 			listed, err := exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-S").Output()
 			require.NoError(now, err)
 			require.Contains(now, string(listed), "MASQUERADE")
-		}, time.Minute, 10*time.Millisecond, when)
+		}, 30*time.Second, 10*time.Millisecond)
 		require.NoError(t, exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-F").Run())
+	}
+}
+
+// TestHostPortsAreMadeAgain has a program in the place of the plugin portmap, which makes a table.
+func TestHostPortsAreMadeAgain(t *testing.T) {
+	for _, program := range []string{"nft", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs ", program)
+		}
+	}
+	if testnet.RunInNew(t) {
+		return
+	}
+	dir := t.TempDir()
+	script := `#!/bin/sh
+case $CNI_COMMAND in
+CHECK) nft list table ip cni_hostport > /dev/null ;;
+ADD) nft add table ip cni_hostport ;;
+esac
+`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "portmap"), []byte(script), 0o755))
+	require.NoError(t, exec.CommandContext(t.Context(), "ip", "link", "add", "pod0", "type", "veth", "peer", "name", "pod1").Run())
+	c := &Cluster{Layout: Layout{ID: clusterID(t.TempDir())}, clock: clock.RealClock{}, logger: slog.New(slog.DiscardHandler)}
+	config := containerd.Config{Bridge: c.Bridge(), CNIBinDir: dir}
+	c.runtime.Store(&config)
+	file := strings.ReplaceAll(config.NetworkCache(), "*", "test")
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	t.Cleanup(func() { require.NoError(t, os.Remove(file)) })
+	network := base64.StdEncoding.EncodeToString([]byte(`{"cniVersion": "1.0.0", "plugins": [{"capabilities": {"portMappings": true}}]}`))
+	require.NoError(t, os.WriteFile(file, []byte(`{"config": "`+network+`", "networkName": "`+c.Bridge()+`", "capabilityArgs": {"portMappings": [{"hostPort": 80}]},
+		"result": {"interfaces": [{"name": "pod0"}]}}`), 0o600))
+
+	keep, err := c.newTables()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- keep(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	for range 4 { // at the start, and when the watch of events begins, they are checked anyway
+		require.EventuallyWithT(t, func(now *assert.CollectT) {
+			listed, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output()
+			require.NoError(now, err)
+			require.Contains(now, string(listed), "cni_hostport")
+		}, time.Minute, 10*time.Millisecond)
+		require.NoError(t, exec.CommandContext(t.Context(), "nft", "flush", "ruleset").Run())
 	}
 }
 

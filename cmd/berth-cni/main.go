@@ -156,16 +156,16 @@ func del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{c.release(result)}
+	if c.connects() {
+		_, err := runBridge("DEL", args.StdinData)
+		errs = append(errs, err)
+	}
+	// Last: package hostports may make the rules again until the Pod's network interface is gone.
 	if len(c.RuntimeConfig.PortMappings) > 0 {
 		if err := invoke.DelegateDel(context.Background(), portmap, args.StdinData, nil); err != nil {
 			errs = append(errs, fmt.Errorf("stop forwarding the Pod's host ports: %w", err))
 		}
-	}
-	errs = append(errs, c.release(result))
-	if c.connects() {
-		_, err := runBridge("DEL", args.StdinData)
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -91,3 +91,25 @@ func TestHostPortsArePassedOn(t *testing.T) {
 	require.True(t, strings.HasPrefix(string(data), "DEL\n"), "%s", data)
 	require.Contains(t, string(data), `"hostPort":80`)
 }
+
+// TestHostPortsEndAfterTheInterface has package hostports in mind, which makes rules for Pods that have a network interface.
+func TestHostPortsEndAfterTheInterface(t *testing.T) {
+	dir := t.TempDir()
+	seen := filepath.Join(dir, "seen")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "portmap"), []byte("#!/bin/sh\necho portmap $CNI_COMMAND >> "+seen+"\n"), 0o755))
+	for name, value := range map[string]string{"CNI_PATH": dir, "CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/x"} {
+		t.Setenv(name, value)
+	}
+	defer func(original func(string, []byte) ([]byte, error)) { runBridge = original }(runBridge)
+	runBridge = func(command string, _ []byte) ([]byte, error) {
+		return nil, os.WriteFile(seen, []byte("bridge "+command+"\n"), 0o600)
+	}
+	require.NoError(t, del(&skel.CmdArgs{StdinData: network(func(c map[string]any) {
+		delete(c, "prevResult")
+		c["ipam"] = map[string]any{"type": "host-local"}
+		c["runtimeConfig"] = map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 8080, "protocol": "tcp"}}}
+	})}))
+	data, err := os.ReadFile(seen)
+	require.NoError(t, err)
+	require.Equal(t, "bridge DEL\nportmap DEL\n", string(data))
+}

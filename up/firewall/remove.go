@@ -72,7 +72,33 @@ func Interfaces(ctx context.Context) ([]string, error) {
 
 // list returns the rules of the table as iptables lists them; none if this machine has no working iptables of the family.
 func list(ctx context.Context, program string) ([]string, error) {
-	out, err := exec.CommandContext(ctx, program, "-w", "5", "-t", table, "-S").Output()
+	rules, err := listChain(ctx, program)
+	if len(rules) > 0 || err != nil {
+		return rules, err
+	}
+	// It lists nothing if one of the table's chains has what only the program nft can list, but the other chains it does.
+	for _, name := range []string{"FORWARD", "INPUT"} {
+		lines, err := listChain(ctx, program, name)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, lines...)
+		for _, line := range lines {
+			if _, target, ok := strings.Cut(line, " -j "); ok && !strings.Contains(target, " ") {
+				lines, err := listChain(ctx, program, target)
+				if err != nil {
+					return nil, err
+				}
+				rules = append(rules, lines...)
+			}
+		}
+	}
+	return rules, nil
+}
+
+// listChain returns the rules of one chain, or of all, and none if iptables cannot list them.
+func listChain(ctx context.Context, program string, name ...string) ([]string, error) {
+	out, err := exec.CommandContext(ctx, program, append([]string{"-w", "5", "-t", table, "-S"}, name...)...).Output()
 	if ctx.Err() != nil {
 		return nil, ctx.Err() // not that iptables was killed for it
 	}

@@ -181,6 +181,10 @@ func TestAnInterfaceWithoutPortsHasNoRulesForTheMachine(t *testing.T) {
 		return
 	}
 	other := m.listen(m.others)
+	stop := m.keep(Interface{Name: "pods", IPv6: true})
+	m.eventually(func() bool { return strings.Contains(m.sh("ip6tables -S"), "-A FORWARD -j pods") }, "an earlier run with IPv6")
+	stop()
+	m.sh("iptables -F FORWARD")
 	m.keep(Interface{Name: "pods"})
 	m.eventually(func() bool { return m.connects(m.pods, "10.8.0.2", other) }, "from a Pod to another network")
 	require.NotContains(t, m.sh("iptables -S; ip6tables -S"), "pods-in")

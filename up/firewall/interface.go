@@ -75,6 +75,9 @@ func (i Interface) removeOutdated(ctx context.Context) error {
 		wanted["-A "+rule.Chain.Name+" "+strings.Join(rule.Match, " ")] = true
 	}
 	for _, program := range programs {
+		if program == "ip6tables" && !i.IPv6 {
+			clear(wanted) // those of a run with IPv6 are outdated, too
+		}
 		listed, err := list(ctx, program)
 		if err != nil {
 			return fmt.Errorf("check the firewall's rules for %s: %w", i.Name, err)

@@ -29,16 +29,20 @@ func (c *Cluster) prepareTables(ctx context.Context) error {
 	if err := c.installMasquerade6(ctx); err != nil {
 		return err
 	}
-	if !c.runs(firewallName) {
-		if err := c.removeFirewallRules(ctx); err != nil {
-			return err
-		}
+	if c.runs(addressFilterName) {
+		c.installAddressFilter(ctx)
 	}
+	if c.config.Inside != nil { // new namespaces have no rules of an earlier run
+		return nil
+	}
+	var errs []error
 	if !c.runs(addressFilterName) {
-		return c.removeAddressFilter(ctx)
+		errs = append(errs, c.removeAddressFilter(ctx))
 	}
-	c.installAddressFilter(ctx)
-	return nil
+	if !c.runs(firewallName) {
+		errs = append(errs, c.removeFirewallRules(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // newTables returns the component that makes the cluster's own tables of nftables again when another program has removed them, as

@@ -4,9 +4,12 @@ package integration
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,7 +65,7 @@ func TestPodsPassTheMachinesFirewall(t *testing.T) {
 		sh("iptables -F && iptables -X && ip6tables -F && ip6tables -X && " + dropRest)
 		reaches(name + ", after all rules were removed")
 		if name == "normal" { // on the machine the isolated one has no table that others can remove
-			sh("nft flush ruleset\n" + dropRest)
+			checkHostPort(t, c, func() { sh("nft flush ruleset\n" + dropRest) })
 			reaches(name + ", after all tables were removed")
 			c.mustRun("kubectl", "scale", "statefulset/web", "--replicas=3")
 			c.waitPod("statefulset.kubernetes.io/pod-name=web-2", "ready", isReady)
@@ -73,4 +76,24 @@ func TestPodsPassTheMachinesFirewall(t *testing.T) {
 		require.Empty(t, c.leftovers())
 		require.NotContains(t, sh("iptables -S; ip6tables -S"), "berth")
 	}
+}
+
+// checkHostPort reaches a Pod by a port of the machine before all tables are removed and after it.
+func checkHostPort(t *testing.T, c *cluster, removeAll func()) {
+	c.apply(podManifest("forwarded", shell("mkdir /w; echo hello > /w/index.html; exec /bin/busybox httpd -f -p 8080 -h /w",
+		`"ports": [{"containerPort": 8080, "hostPort": 80}]`), ""))
+	c.waitPod("name=forwarded", "ready", isReady)
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answers := func() bool {
+		response, err := client.Get("http://127.0.0.1")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return err == nil && string(text) == "hello\n"
+	}
+	require.Eventually(t, answers, time.Minute, 100*time.Millisecond, "the Pod's host port")
+	removeAll()
+	require.Eventually(t, answers, time.Minute, 100*time.Millisecond, "the Pod's host port, after all tables were removed")
 }

@@ -153,6 +153,20 @@ func TestAPageReceivesOnlyWhatIsNew(t *testing.T) {
 	require.Equal(t, update{Blocks: map[string]string{}, Items: map[string]string{"b": "B2"}, Order: map[string][]string{"list": {"b"}}}, have.diff(second))
 }
 
+// TestAnItemThatReturnsIsSentAgain has a browser remove an item that its list has no more.
+func TestAnItemThatReturnsIsSentAgain(t *testing.T) {
+	have := sent{seed: maphash.MakeSeed(), hashes: make(map[string]uint64)}
+	list := func(items ...item) *document {
+		return &document{Blocks: []block{{ID: "list", List: true, Items: items}}}
+	}
+	a, b := item{ID: "a", HTML: "A"}, item{ID: "b", HTML: "B"}
+	have.diff(list(a, b))
+	have.diff(list(b))
+	u := have.diff(list(a, b))
+	require.Equal(t, map[string]string{"a": "A"}, u.Items)
+	require.Equal(t, map[string][]string{"list": {"a", "b"}}, u.Order)
+}
+
 func TestAnElapsedTimeIsNoNews(t *testing.T) {
 	have := sent{seed: maphash.MakeSeed(), hashes: make(map[string]uint64)}
 	list := func(text, age string) *document {

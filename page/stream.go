@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -42,6 +43,7 @@ func (s *sent) isNew(name, text string) bool {
 // diff returns what of the document the page does not have.
 func (s *sent) diff(page *document) update {
 	u := update{Blocks: map[string]string{}, Items: map[string]string{}, Order: map[string][]string{}}
+	shown := make(map[string]bool)
 	for _, b := range page.Blocks {
 		if !b.List {
 			if s.isNew("b "+b.ID, b.HTML) {
@@ -52,6 +54,7 @@ func (s *sent) diff(page *document) update {
 		order := make([]string, 0, len(b.Items))
 		for _, i := range b.Items {
 			order = append(order, i.ID)
+			shown["i "+i.ID] = true
 			if s.isNew("i "+i.ID, i.content()) {
 				u.Items[i.ID] = i.HTML
 			}
@@ -60,6 +63,8 @@ func (s *sent) diff(page *document) update {
 			u.Order[b.ID] = order
 		}
 	}
+	// The browser removes the other items: one that returns has to be sent again.
+	maps.DeleteFunc(s.hashes, func(name string, _ uint64) bool { return strings.HasPrefix(name, "i ") && !shown[name] })
 	return u
 }
 

@@ -46,7 +46,7 @@ function applyItem(id, html, fresh) {
   if (focused) next.querySelector('a')?.focus({preventScroll: true});
 }
 
-function applyOrder(id, order, fresh) {
+function applyOrder(id, order, items, fresh) {
   const list = document.getElementById(id);
   if (!list) return;
   const first = !list.dataset.live;
@@ -56,7 +56,7 @@ function applyOrder(id, order, fresh) {
   for (const child of [...list.children]) if (!wanted.has(child.id)) child.remove();
   let at = list.firstElementChild;
   for (const key of order) {
-    const element = (at && at.id === key) ? at : fresh.get(key) || document.getElementById(key);
+    const element = (at && at.id === key) ? at : items.get(key);
     if (!element) continue;
     if (element === at) {
       at = at.nextElementSibling;
@@ -73,5 +73,8 @@ export function applyUpdate(update) {
   for (const [id, html] of Object.entries(update.blocks || {})) applyBlock(id, html);
   const fresh = new Map();
   for (const [id, html] of Object.entries(update.items || {})) applyItem(id, html, fresh);
-  for (const [id, order] of Object.entries(update.order || {})) applyOrder(id, order, fresh);
+  const orders = Object.entries(update.order || {});
+  // Of all lists before the first is changed: an item may leave one for another.
+  const items = new Map(orders.flatMap(([, order]) => order.map((key) => [key, fresh.get(key) || document.getElementById(key)])));
+  for (const [id, order] of orders) applyOrder(id, order, items, fresh);
 }

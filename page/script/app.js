@@ -22,7 +22,7 @@ function connect() {
     const update = JSON.parse(event.data);
     applyUpdate(update);
     showAges();
-    if (update.gone) setLive(false, update.gone);
+    setLive(!update.gone, update.gone || 'live'); // an object that was deleted may be created again
   };
   source.onerror = () => {
     if (source && source.readyState === EventSource.CLOSED) { // refused: access has expired, or berth page has ended

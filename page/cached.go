@@ -92,7 +92,7 @@ type cachedPods struct {
 
 func (c cachedCore) Pods(namespace string) typedcore.PodInterface {
 	direct := c.CoreV1Interface.Pods(namespace)
-	if store, ok := c.informers.store(pods); ok {
+	if store, ok := c.informers.storeOf(pods, namespace); ok {
 		return cachedPods{direct, store, namespace}
 	}
 	return direct
@@ -128,7 +128,7 @@ type cachedClaims struct {
 
 func (c cachedCore) PersistentVolumeClaims(namespace string) typedcore.PersistentVolumeClaimInterface {
 	direct := c.CoreV1Interface.PersistentVolumeClaims(namespace)
-	if store, ok := c.informers.store(claims); ok {
+	if store, ok := c.informers.storeOf(claims, namespace); ok {
 		return cachedClaims{direct, store, namespace}
 	}
 	return direct
@@ -151,7 +151,7 @@ type cachedEvents struct {
 
 func (c cachedCore) Events(namespace string) typedcore.EventInterface {
 	direct := c.CoreV1Interface.Events(namespace)
-	if store, ok := c.informers.store(events); ok {
+	if store, ok := c.informers.storeOf(events, namespace); ok {
 		return cachedEvents{direct, store, namespace}
 	}
 	return direct
@@ -184,7 +184,7 @@ type cachedServices struct {
 
 func (c cachedCore) Services(namespace string) typedcore.ServiceInterface {
 	direct := c.CoreV1Interface.Services(namespace)
-	if store, ok := c.informers.store(services); ok {
+	if store, ok := c.informers.storeOf(services, namespace); ok {
 		return cachedServices{direct, store, namespace}
 	}
 	return direct
@@ -251,7 +251,7 @@ type cachedReplicaSets struct {
 
 func (c cachedApps) ReplicaSets(namespace string) typedapps.ReplicaSetInterface {
 	direct := c.AppsV1Interface.ReplicaSets(namespace)
-	if store, ok := c.informers.store(replicaSets); ok {
+	if store, ok := c.informers.storeOf(replicaSets, namespace); ok {
 		return cachedReplicaSets{direct, store, namespace}
 	}
 	return direct
@@ -274,7 +274,7 @@ type cachedDeployments struct {
 
 func (c cachedApps) Deployments(namespace string) typedapps.DeploymentInterface {
 	direct := c.AppsV1Interface.Deployments(namespace)
-	if store, ok := c.informers.store(deployments); ok {
+	if store, ok := c.informers.storeOf(deployments, namespace); ok {
 		return cachedDeployments{direct, store, namespace}
 	}
 	return direct
@@ -297,7 +297,7 @@ type cachedSlices struct {
 
 func (c cachedDiscovery) EndpointSlices(namespace string) typeddiscovery.EndpointSliceInterface {
 	direct := c.DiscoveryV1Interface.EndpointSlices(namespace)
-	if store, ok := c.informers.store(endpointSlices); ok {
+	if store, ok := c.informers.storeOf(endpointSlices, namespace); ok {
 		return cachedSlices{direct, store, namespace}
 	}
 	return direct

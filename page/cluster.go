@@ -77,10 +77,13 @@ func (h *hub) newNodeView(node *corev1.Node, explanation *explain.Explanation, n
 			memory.Add(*container.Resources.Requests.Memory())
 		}
 	})
-	allocatable := node.Status.Allocatable
-	v.Pods = fmt.Sprintf("%d of %s", count, allocatable.Pods())
-	v.CPU = fmt.Sprintf("%s requested of %s", &cpu, allocatable.Cpu())
-	v.Memory = fmt.Sprintf("%s requested of %s", mebibytes(memory), mebibytes(*allocatable.Memory()))
+	allocatable, where := node.Status.Allocatable, ""
+	if h.namespace != "" {
+		where = " in namespace " + h.namespace // the node may run more
+	}
+	v.Pods = fmt.Sprintf("%d%s of %s", count, where, allocatable.Pods())
+	v.CPU = fmt.Sprintf("%s requested%s of %s", &cpu, where, allocatable.Cpu())
+	v.Memory = fmt.Sprintf("%s requested%s of %s", mebibytes(memory), where, mebibytes(*allocatable.Memory()))
 	for _, condition := range node.Status.Conditions {
 		if condition.Type != corev1.NodeReady && condition.Status == corev1.ConditionTrue {
 			v.Pressures = append(v.Pressures, string(condition.Type)+": "+condition.Message)

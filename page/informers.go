@@ -30,17 +30,18 @@ const byInvolved = "involved"
 
 // informerSet has an informer for each resource.
 type informerSet struct {
-	factory informers.SharedInformerFactory
-	of      map[string]cache.SharedIndexInformer
-	synced  sync.Map // resource -> true, once the informer has its list
-	refused sync.Map // resource -> true, once the user was not allowed to list it
+	namespace string // the only one that is watched; empty for all
+	factory   informers.SharedInformerFactory
+	of        map[string]cache.SharedIndexInformer
+	synced    sync.Map // resource -> true, once the informer has its list
+	refused   sync.Map // resource -> true, once the user was not allowed to list it
 }
 
 // newInformerSet returns informers of a namespace, of all if it is empty, that call changed for each change. It starts nothing.
 func newInformerSet(client kubernetes.Interface, namespace string, changed func(object any)) (*informerSet, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), informers.WithNamespace(namespace))
 	core, apps := factory.Core().V1(), factory.Apps().V1()
-	s := &informerSet{factory: factory, of: map[string]cache.SharedIndexInformer{
+	s := &informerSet{namespace: namespace, factory: factory, of: map[string]cache.SharedIndexInformer{
 		pods: core.Pods().Informer(), claims: core.PersistentVolumeClaims().Informer(), volumes: core.PersistentVolumes().Informer(),
 		nodes: core.Nodes().Informer(), services: core.Services().Informer(), events: core.Events().Informer(),
 		replicaSets: apps.ReplicaSets().Informer(), deployments: apps.Deployments().Informer(),
@@ -111,4 +112,12 @@ func (s *informerSet) store(resource string) (cache.Indexer, bool) {
 		s.synced.Store(resource, true)
 	}
 	return informer.GetIndexer(), true
+}
+
+// storeOf returns the cache of a resource if it has all objects of the namespace, of all if that is empty.
+func (s *informerSet) storeOf(resource, namespace string) (cache.Indexer, bool) {
+	if s.namespace != "" && s.namespace != namespace {
+		return nil, false
+	}
+	return s.store(resource)
 }

@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"fmt"
 	"html/template"
 	"net/url"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/podutil"
@@ -228,6 +230,9 @@ func (m *memory) current(ctx context.Context, h *hub, v view, now time.Time) (*e
 
 // objectPage shows one object.
 func (h *hub) objectPage(ctx context.Context, v view, now time.Time, m *memory) (*document, error) {
+	if h.namespace != "" && v.namespace != "" && v.namespace != h.namespace {
+		return nil, fmt.Errorf("this page shows namespace %s alone: %w", h.namespace, apierrors.NewNotFound(schema.GroupResource{Resource: v.kind}, v.what))
+	}
 	if m == nil {
 		m = &memory{}
 	}

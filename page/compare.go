@@ -115,20 +115,20 @@ func (h *hub) comparePage(ctx context.Context, c comparison) (*document, error) 
 	return page, nil
 }
 
-// chosen returns the newest records that are compared.
+// chosen returns the records that are compared, those that became ready last first. all has those that changed last first, as by a
+// deletion.
 func (h *hub) chosen(all []timeline.Record, c comparison) []timeline.Record {
 	var records []timeline.Record
 	for _, record := range all {
 		switch {
-		case len(records) == c.count:
-			return records
 		case c.namespace != "" && record.Ref.Namespace != c.namespace, readyAt(record) == nil:
 		case c.owner != "" && h.ownerOf(record.Ref) != c.owner:
 		default:
 			records = append(records, record)
 		}
 	}
-	return records
+	slices.SortStableFunc(records, func(a, b timeline.Record) int { return readyAt(b).Start.Compare(readyAt(a).Start) })
+	return records[:min(len(records), c.count)]
 }
 
 // ownerOf names what a Pod belongs to, as its Deployment; a Pod that belongs to nothing is its own. Of a deleted Pod the name of a

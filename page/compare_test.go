@@ -61,6 +61,19 @@ func TestCompareFindsTheStageThatGotSlower(t *testing.T) {
 	require.Empty(t, compareStages(nil))
 }
 
+// TestTheLastStartsAreCompared has the oldest Pod change last, because it is deleted.
+func TestTheLastStartsAreCompared(t *testing.T) {
+	var records []timeline.Record
+	for i, ready := range []time.Duration{time.Second, time.Hour, time.Minute} { // the one that changed last first
+		records = append(records, startOf(i, ready))
+	}
+	var chosen []string
+	for _, record := range (&hub{}).chosen(records, comparison{count: 2}) {
+		chosen = append(chosen, string(record.Ref.UID))
+	}
+	require.Equal(t, []string{"1", "2"}, chosen, "the one that became ready last first")
+}
+
 func TestStartsAreComparedByOwner(t *testing.T) {
 	controller := func(kind, name string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{Kind: kind, Name: name, Controller: ptr.To(true)}}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-dev/berth/explain"
 )
@@ -72,10 +73,9 @@ func (h *hub) newNodeView(node *corev1.Node, explanation *explain.Explanation, n
 			return
 		}
 		count++
-		for _, container := range pod.Spec.Containers {
-			cpu.Add(*container.Resources.Requests.Cpu())
-			memory.Add(*container.Resources.Requests.Memory())
-		}
+		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) // what the scheduler counts
+		cpu.Add(*requests.Cpu())
+		memory.Add(*requests.Memory())
 	})
 	allocatable, where := node.Status.Allocatable, ""
 	if h.namespace != "" {

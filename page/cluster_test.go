@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/timeline"
 )
@@ -104,4 +105,31 @@ func TestUsageIsReadOnlyWhenWanted(t *testing.T) {
 	cancel()
 	<-ended
 	require.Len(t, reads, 1)
+}
+
+// TestANodeCountsAllThatItsPodsRequest has a Pod with a sidecar, and one that requests CPU as a whole.
+func TestANodeCountsAllThatItsPodsRequest(t *testing.T) {
+	requests := func(cpu string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+	}
+	container := func(cpu string) corev1.Container { return corev1.Container{Resources: requests(cpu)} }
+	sidecar := container("100m")
+	sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	h, err := newHub(t.Context(), Deps{
+		Connect: func() (kubernetes.Interface, error) {
+			return fake.NewClientset(
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "home", UID: "n"}},
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "a"}, Spec: corev1.PodSpec{
+					NodeName: "home", InitContainers: []corev1.Container{sidecar}, Containers: []corev1.Container{container("200m")},
+				}},
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "b", UID: "b"}, Spec: corev1.PodSpec{
+					NodeName: "home", Resources: ptr.To(requests("1")), Containers: []corev1.Container{container("200m")},
+				}}), nil
+		}, Clock: clock.RealClock{},
+	}, Config{})
+	require.NoError(t, err)
+	defer h.close()
+	page, err := h.clusterPage(t.Context(), time.Now())
+	require.NoError(t, err)
+	require.Contains(t, html(page), "1300m requested of 0")
 }

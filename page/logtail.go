@@ -2,9 +2,11 @@ package page
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,10 +18,12 @@ import (
 	"github.com/berth-dev/berth/internal/wakeup"
 )
 
-// tailLines is how many lines of each container a page shows; maxLine bounds one of them.
+// tailLines is how many lines of each container a page shows; maxLine bounds one of them. tailPause is the least time between two
+// streams of one run of a container.
 const (
 	tailLines = 40
 	maxLine   = 4 << 10
+	tailPause = 10 * time.Second
 )
 
 // logTail follows the logs of a Pod's containers for one page.
@@ -40,6 +44,10 @@ type containerTail struct {
 	id    string
 	Lines []string
 	Why   string // why there are no lines
+	// again is when the log may be read again, because its stream has ended; zero while it goes on. stale is set until the first line of
+	// another stream replaces the lines.
+	again time.Time
+	stale bool
 }
 
 func newLogTail(h *hub, v view, changed wakeup.Signal) *logTail {
@@ -64,9 +72,19 @@ func (t *logTail) update(ctx context.Context, page *document) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now := t.hub.source.Clock.Now()
 	for status := range podutil.Statuses(&pod.Status) {
-		if status.ContainerID != "" && !t.follows(status.Name, status.ContainerID) {
-			t.start(ctx, pod, *status)
+		if status.ContainerID == "" {
+			continue
+		}
+		tail := t.tailOf(status.Name, status.ContainerID)
+		// The kubelet or the API server may have ended the stream, and not the container.
+		broken := tail != nil && status.State.Running != nil && !tail.again.IsZero()
+		switch {
+		case tail == nil || broken && !now.Before(tail.again):
+			t.start(ctx, pod, *status, tail)
+		case broken:
+			page.again = cmp.Or(min(page.again, tailPause), tailPause)
 		}
 	}
 	var shown []containerTail
@@ -76,19 +94,22 @@ func (t *logTail) update(ctx context.Context, page *document) {
 	page.Blocks[last].HTML = fragmentHTML("log", shown)
 }
 
-// follows reports whether this run of the container is followed. The caller holds mu.
-func (t *logTail) follows(name, id string) bool {
+// tailOf returns what is followed of this run of the container, nil if nothing. The caller holds mu.
+func (t *logTail) tailOf(name, id string) *containerTail {
 	for _, tail := range t.tails {
 		if tail.Name == name && tail.id == id {
-			return true
+			return tail
 		}
 	}
-	return false
+	return nil
 }
 
-// start follows a container, in the place of an earlier run of it. The caller holds mu.
-func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.ContainerStatus) {
+// start follows a container, in the place of an earlier run of it, or of an earlier stream of this run. The caller holds mu.
+func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.ContainerStatus, earlier *containerTail) {
 	tail := &containerTail{Name: status.Name, id: status.ContainerID}
+	if earlier != nil {
+		tail.Lines, tail.Why, tail.stale = earlier.Lines, earlier.Why, true
+	}
 	replaced := false
 	for i := range t.tails {
 		if t.tails[i].Name == status.Name {
@@ -105,9 +126,11 @@ func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.Cont
 		Container: status.Name, Follow: status.State.Running != nil, TailLines: ptr.To[int64](tailLines),
 	})
 	t.group.Go(contain.Guard("page.log", pod.Namespace+"/"+pod.Name, func() {
+		defer t.ended(tail)
+		defer cancel()
 		stream, err := request.Stream(ctx)
+		t.opened(tail, err)
 		if err != nil {
-			t.fail(tail, err)
 			return
 		}
 		defer stream.Close()
@@ -128,6 +151,9 @@ func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.Cont
 func (t *logTail) add(tail *containerTail, line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if tail.stale {
+		tail.Lines, tail.stale = nil, false
+	}
 	tail.Lines = append(tail.Lines, printable(line))
 	if extra := len(tail.Lines) - tailLines; extra > 0 {
 		tail.Lines = append([]string(nil), tail.Lines[extra:]...)
@@ -135,10 +161,22 @@ func (t *logTail) add(tail *containerTail, line string) {
 	t.changed.Notify()
 }
 
-func (t *logTail) fail(tail *containerTail, err error) {
+// opened notes whether the stream has begun.
+func (t *logTail) opened(tail *containerTail, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	tail.Why = err.Error()
+	tail.Why = ""
+	if err != nil {
+		tail.Why = err.Error()
+	}
+	t.changed.Notify()
+}
+
+// ended notes that the stream has ended.
+func (t *logTail) ended(tail *containerTail) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tail.again = t.hub.source.Clock.Now().Add(tailPause)
 	t.changed.Notify()
 }
 

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -31,17 +32,26 @@ const exitFailed = 255
 
 func main() {
 	interrupted, ended := signalContexts()
-	err := run(interrupted, ended, os.Args[1:])
-	var exit *vm.ExitError
-	switch {
-	case err == nil:
-	case errors.As(err, &exit):
-		os.Exit(exit.Code)
-	case errors.Is(err, flag.ErrHelp):
-	default:
-		fmt.Fprintln(os.Stderr, "vm:", err)
-		os.Exit(exitFailed)
+	code, err := run(interrupted, ended, os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
 	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vm:", err)
+	}
+	os.Exit(code)
+}
+
+// outcome returns the exit code, which is the script's if that ran and failed, and what else went wrong, to be printed. What comes after the
+// script runs programs in the machine, too, whose exit codes are not the script's.
+func outcome(script, after error) (int, error) {
+	if exit, ok := script.(*vm.ExitError); ok { //nolint:errorlint // Run returns it as it is
+		return exit.Code, after
+	}
+	if err := errors.Join(script, after); err != nil {
+		return exitFailed, err
+	}
+	return 0, nil
 }
 
 // signalContexts returns a context that the first signal ends and one that the second signal ends.
@@ -59,11 +69,11 @@ func signalContexts() (first, second context.Context) {
 
 // settings are what the flags say.
 type settings struct {
-	cache, dir string
-	release    vm.Release
-	out        string
-	check      bool
-	options    vm.Options
+	cache, dir       string
+	release          vm.Release
+	copyFrom, copyTo string
+	check            bool
+	options          vm.Options
 }
 
 func parse(args []string) (settings, string, error) {
@@ -73,7 +83,13 @@ func parse(args []string) (settings, string, error) {
 	flags.StringVar(&s.cache, "cache", "bin/vm", "directory that the built image is kept in")
 	flags.Var(&s.release, "release", "the release of Debian or Ubuntu: one of "+vm.Releases())
 	flags.StringVar(&s.dir, "dir", "", "directory for the machine's disks and console log (default: a temporary one, removed at the end)")
-	flags.StringVar(&s.out, "copy", "", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed")
+	flags.Func("copy", "MACHINE_PATH:HOST_DIR: copy this from the machine after the script, even if it failed", func(text string) error {
+		s.copyFrom, s.copyTo, _ = strings.Cut(text, ":")
+		if !filepath.IsAbs(s.copyFrom) || s.copyTo == "" {
+			return errors.New("want MACHINE_PATH:HOST_DIR, the first one absolute")
+		}
+		return nil
+	})
 	flags.BoolVar(&s.check, "check", false, "only check whether qemu can emulate a machine here")
 	flags.IntVar(&s.options.CPUs, "cpus", 2, "number of CPUs")
 	flags.IntVar(&s.options.Sockets, "sockets", 1, "number of sockets that the CPUs are spread over")
@@ -104,36 +120,39 @@ func parse(args []string) (settings, string, error) {
 	return s, strings.Join(flags.Args(), " "), nil
 }
 
-// run does what the arguments say. When the first context ends, the script is interrupted, and nothing else is begun; when the
-// second one ends, the machine does.
-func run(ctx, ended context.Context, args []string) (err error) {
+// run does what the arguments say and returns the exit code. When the first context ends, the script is interrupted, and nothing else is
+// begun; when the second one ends, the machine does.
+func run(ctx, ended context.Context, args []string) (code int, err error) {
 	s, script, err := parse(args)
 	if err != nil {
-		return err
+		return exitFailed, err
 	}
 	if s.check {
-		return vm.Check(ctx)
+		return outcome(nil, vm.Check(ctx))
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	image, err := vm.Build(ctx, s.cache, s.release, logger, os.Stderr)
 	if err != nil || script == "" {
-		return err
+		return outcome(nil, err)
 	}
 	if s.dir == "" {
 		if s.dir, err = os.MkdirTemp("", "vm-"); err != nil {
-			return err
+			return exitFailed, err
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+		defer func() {
+			if removed := os.RemoveAll(s.dir); removed != nil {
+				code, err = cmp.Or(code, exitFailed), errors.Join(err, removed)
+			}
+		}()
 	}
 	machine, err := vm.Start(ctx, image, s.dir, s.options, logger)
 	if err != nil {
-		return err
+		return exitFailed, err
 	}
-	defer func() { err = errors.Join(err, machine.Close()) }()
-	err = machine.Run(ended, script, vm.IO{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Interrupt: ctx.Done()})
-	if s.out != "" {
-		path, dir, _ := strings.Cut(s.out, ":")
-		err = errors.Join(err, machine.CopyFrom(ended, path, dir))
+	result := machine.Run(ended, script, vm.IO{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Interrupt: ctx.Done()})
+	var after error
+	if s.copyTo != "" {
+		after = machine.CopyFrom(ended, s.copyFrom, s.copyTo)
 	}
-	return err
+	return outcome(result, errors.Join(after, machine.Close()))
 }

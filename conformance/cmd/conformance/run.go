@@ -354,7 +354,7 @@ func runSuite(
 		Progress: log, Kill: o.kill,
 	})
 	if err != nil {
-		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		return suite.Result{}, errors.Join(err, context.Cause(ctx))
 	}
 	result := suite.Evaluate(report, expected)
 	if cause := context.Cause(ctx); cause != nil && result.Broken == "" {

@@ -104,6 +104,15 @@ func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 	requireContent(t, filepath.Join(o.out, interruptedReport), "hangup")
 }
 
+func TestASuiteWithoutAReportSaysWhy(t *testing.T) {
+	o, running := newSuiteFixture(t, true)
+	writeFile(t, filepath.Join(o.bin, "conformance", "ginkgo"), "#!/bin/sh\nexit 3\n")
+	err := runAndReport(t.Context(), o, running, o.bin, o.out, []string{specName}, nil)
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || strings.Contains(err.Error(), "%!") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAWholeRunReplacesTheReport(t *testing.T) {
 	o, running := newSuiteFixture(t, true)
 	writeFile(t, o.report, "the report of an earlier run")

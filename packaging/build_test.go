@@ -159,3 +159,11 @@ func TestDependenciesComeFromThePrograms(t *testing.T) {
 	_, err = libraries.debDepends()
 	require.ErrorContains(t, err, "a program needs libodd.so.1")
 }
+
+func TestAPackageWithoutManPagesSaysSo(t *testing.T) {
+	config := newFixture(t, "1.2.3")
+	require.NoError(t, os.RemoveAll(filepath.Join(config.Reference, "man")))
+	_, err := Build(config)
+	require.ErrorContains(t, err, "there are no man pages in "+config.Reference)
+	require.NotContains(t, err.Error(), "%!")
+}

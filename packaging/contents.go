@@ -100,8 +100,11 @@ func errNotRegular(info fs.FileInfo) error {
 // referenceFiles returns the man pages, completions and the configuration.
 func (c Config) referenceFiles() ([]file, error) {
 	pages, err := filepath.Glob(filepath.Join(c.Reference, "man", "*.1"))
-	if err != nil || len(pages) == 0 {
-		return nil, fmt.Errorf("no man pages in %s (%w)", c.Reference, err)
+	if err != nil {
+		return nil, fmt.Errorf("list the man pages: %w", err)
+	}
+	if len(pages) == 0 {
+		return nil, fmt.Errorf("there are no man pages in %s: run berth reference first", c.Reference)
 	}
 	var all []file
 	for _, page := range pages {

@@ -286,15 +286,18 @@ func (o nodeOptions) runInMachine(ctx context.Context, bin, out, share string) (
 		return "", fmt.Errorf("run node suite: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	var cmd *exec.Cmd
+	logs = filepath.Join(out, filepath.Base(nodemachine.Logs))
 	if o.native {
 		logs = filepath.Join(o.scratch, "log", filepath.Base(nodemachine.Logs))
+	}
+	// The report of an earlier run would be taken for that of this one, if its suite does not begin.
+	if err := os.RemoveAll(logs); err != nil {
+		return "", fmt.Errorf("run node suite: %w", err)
+	}
+	var cmd *exec.Cmd
+	if o.native {
 		cmd = exec.CommandContext(ctx, "sh", filepath.Join(share, nodemachine.Isolate), share, o.scratch)
 	} else {
-		logs = filepath.Join(out, filepath.Base(nodemachine.Logs))
-		if err := os.RemoveAll(logs); err != nil {
-			return "", fmt.Errorf("run node suite: %w", err)
-		}
 		cmd = exec.CommandContext(ctx, filepath.Join(bin, "vm-run"), "-cache", filepath.Join(bin, "vm"),
 			"-memory", strconv.Itoa(o.memory), "-cpus", strconv.Itoa(o.cpus), "-sockets", strconv.Itoa(o.sockets), "-threads", strconv.Itoa(o.threads),
 			"-numa", strconv.Itoa(o.numa), "-kernel-arg", "net.ifnames=0", "-share", share+":"+nodemachine.MountPoint,

@@ -117,7 +117,7 @@ func TestMissingProgramsAreNamed(t *testing.T) {
 
 func TestVersionsOfPackages(t *testing.T) {
 	for text, want := range map[string]string{
-		"1.2.3": "1.2.3", "1.2.3-rc1": "1.2.3~rc1", "1.2.3-12-gabc": "1.2.3+12.gabc", "1.2.3-12-gabc-dirty": "1.2.3+12.gabc.dirty",
+		"1.2.3": "1.2.3", "1.2.3-dirty": "1.2.3+0.dirty", "1.2.3-rc1": "1.2.3~rc1", "1.2.3-rc1-dirty": "1.2.3~rc1+0.dirty", "1.2.3-12-gabc": "1.2.3+12.gabc", "1.2.3-12-gabc-dirty": "1.2.3+12.gabc.dirty",
 		"1.2.3-rc1-12-gabc": "1.2.3~rc1+12.gabc", "0.1.0-dev.abc": "0.1.0~dev20260304050607.abc", "0.1.0-dev.abc.dirty": "0.1.0~dev20260304050607.abc.dirty",
 	} {
 		version, err := ParseVersion(text, fixtureTime)
@@ -132,7 +132,7 @@ func TestVersionsOfPackages(t *testing.T) {
 func TestVersionsAreInOrder(t *testing.T) {
 	dpkg := requireProgram(t, "dpkg")
 	last := ""
-	for _, text := range []string{"0.1.0-dev.fff", "0.1.0-rc1", "0.1.0-rc1-3-gaaa", "0.1.0", "0.1.0-2-gbbb", "0.1.0-11-gaaa", "0.1.1-dev.aaa"} {
+	for _, text := range []string{"0.1.0-dev.fff", "0.1.0-rc1", "0.1.0-rc1-3-gaaa", "0.1.0", "0.1.0-dirty", "0.1.0-2-gbbb", "0.1.0-11-gaaa", "0.1.1-dev.aaa"} {
 		version, err := ParseVersion(text, fixtureTime)
 		require.NoError(t, err)
 		if last != "" {

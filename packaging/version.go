@@ -10,8 +10,7 @@ import (
 type Version struct{ Base, Before, After string }
 
 var (
-	releaseVersion = regexp.MustCompile(`^(\d+\.\d+\.\d+)$`)
-	preVersion     = regexp.MustCompile(`^(\d+\.\d+\.\d+)-((?:alpha|beta|rc)[0-9.]*)$`)
+	releaseVersion = regexp.MustCompile(`^(\d+\.\d+\.\d+)(?:-((?:alpha|beta|rc)[0-9.]*))?(-dirty)?$`)
 	laterVersion   = regexp.MustCompile(`^(\d+\.\d+\.\d+)(?:-((?:alpha|beta|rc)[0-9.]*))?-(\d+)-(g[0-9a-f]+)(-dirty)?$`)
 	devVersion     = regexp.MustCompile(`^(\d+\.\d+\.\d+)-dev(?:\.([0-9a-f]+))?(\.dirty)?$`)
 )
@@ -20,10 +19,11 @@ var (
 // that no release precedes.
 func ParseVersion(text string, made time.Time) (Version, error) {
 	if m := releaseVersion.FindStringSubmatch(text); m != nil {
-		return Version{Base: m[1]}, nil
-	}
-	if m := preVersion.FindStringSubmatch(text); m != nil {
-		return Version{Base: m[1], Before: m[2]}, nil
+		v := Version{Base: m[1], Before: m[2]}
+		if m[3] != "" {
+			v.After = "0.dirty" // before the version of the next commit
+		}
+		return v, nil
 	}
 	if m := laterVersion.FindStringSubmatch(text); m != nil {
 		v := Version{Base: m[1], Before: m[2], After: m[3] + "." + m[4]}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
@@ -298,4 +299,14 @@ func inUse(chosen *Settings) Settings {
 	out := *chosen
 	out.Source, out.Agent.Source, out.Warnings = nil, nil, nil
 	return out
+}
+
+// TestMessagesNameTimesAsFilesHaveThem names negative times, which are refused.
+func TestMessagesNameTimesAsFilesHaveThem(t *testing.T) {
+	c := New()
+	c.StreamingConnectionIdleTimeout.Duration = -time.Second
+	c.Logging.FlushFrequency.Duration.Duration = -time.Minute
+	err := Validate(c)
+	require.ErrorContains(t, err, `streamingConnectionIdleTimeout (--streaming-connection-idle-timeout) "-1s": want no negative time`)
+	require.ErrorContains(t, err, `logging.flushFrequency (--log-flush-frequency) "-1m0s": want more than 0`)
 }

@@ -79,7 +79,7 @@ func (p *problems) server(c *Configuration) {
 		"both tlsCertFile and tlsPrivateKeyFile, or none of them")
 	p.want(!c.ServerTLSBootstrap || c.TLSCertFile == "", "serverTLSBootstrap", c.ServerTLSBootstrap,
 		"either serverTLSBootstrap or tlsCertFile")
-	p.want(c.StreamingConnectionIdleTimeout.Duration >= 0, "streamingConnectionIdleTimeout", c.StreamingConnectionIdleTimeout.String(), "no negative time")
+	p.want(c.StreamingConnectionIdleTimeout.Duration >= 0, "streamingConnectionIdleTimeout", c.StreamingConnectionIdleTimeout.Duration.String(), "no negative time")
 	query, handler := ptr.Deref(c.EnableSystemLogQuery, false), *c.EnableSystemLogHandler
 	p.want(!query || handler, "enableSystemLogQuery", query, "false, or enableSystemLogHandler true")
 	p.want(c.ShowHiddenMetricsForVersion == "" || c.ShowHiddenMetricsForVersion == previousMinor, "showHiddenMetricsForVersion",
@@ -188,7 +188,7 @@ func (p *problems) logs(c *Configuration) {
 func (p *problems) logging(c *Configuration) {
 	l := &c.Logging
 	p.want(l.Format == logText || l.Format == logJSON, "logging.format", l.Format, "text or json")
-	p.want(l.FlushFrequency.Duration.Duration > 0, "logging.flushFrequency", l.FlushFrequency.Duration.String(), "more than 0")
+	p.want(l.FlushFrequency.Duration.Duration > 0, "logging.flushFrequency", l.FlushFrequency.Duration.Duration.String(), "more than 0")
 	p.want(l.Verbosity <= math.MaxInt32, "logging.verbosity", uint32(l.Verbosity), "at most 2147483647")
 	p.want(len(l.VModule) == 0 || l.Format == logText, "logging.vmodule", l.VModule, "none, or logging.format text")
 	for _, item := range l.VModule {

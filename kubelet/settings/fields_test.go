@@ -310,3 +310,25 @@ func TestMessagesNameTimesAsFilesHaveThem(t *testing.T) {
 	require.ErrorContains(t, err, `streamingConnectionIdleTimeout (--streaming-connection-idle-timeout) "-1s": want no negative time`)
 	require.ErrorContains(t, err, `logging.flushFrequency (--log-flush-frequency) "-1m0s": want more than 0`)
 }
+
+// TestWrongValuesAreNamedBeforeAKubeletStarts has values that upstream's validation refuses: a kubelet that starts with them would fail later,
+// again and again.
+func TestWrongValuesAreNamedBeforeAKubeletStarts(t *testing.T) {
+	for text, want := range map[string]string{
+		"tracing: {samplingRatePerMillion: -1}":      "tracing.samplingRatePerMillion",
+		"tracing: {samplingRatePerMillion: 2000000}": "tracing.samplingRatePerMillion",
+		"tracing: {endpoint: 'http://a b'}":          "tracing.endpoint",
+		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a*b']}": `preloadedImagesVerificationAllowlist: "a*b"`,
+		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a:1']}": `preloadedImagesVerificationAllowlist: "a:1"`,
+	} {
+		c := &Configuration{}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(text), c))
+		_, err := Convert(c)
+		require.ErrorContains(t, err, want, text)
+	}
+	c := &Configuration{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte("{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, "+
+		"preloadedImagesVerificationAllowlist: ['registry.example.com/*', busybox], tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}}"), c))
+	_, err := Convert(c)
+	require.NoError(t, err)
+}

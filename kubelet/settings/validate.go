@@ -12,11 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // idBlock is the unit of the IDs of user namespaces.
@@ -169,6 +172,11 @@ func (p *problems) images(c *Configuration) {
 		"NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
 	p.want(len(c.PreloadedImagesVerificationAllowlist) == 0 || policy == kubeletconfig.NeverVerifyAllowlistedImages,
 		"preloadedImagesVerificationAllowlist", fmt.Sprint(c.PreloadedImagesVerificationAllowlist), "none, or the policy NeverVerifyAllowlistedImages")
+	if policy == kubeletconfig.NeverVerifyAllowlistedImages {
+		if err := pullrecords.ValidatePolicy(policy, c.PreloadedImagesVerificationAllowlist); err != nil {
+			p.errs = append(p.errs, err)
+		}
+	}
 }
 
 func (p *problems) logs(c *Configuration) {
@@ -295,6 +303,9 @@ func (p *problems) machine(c *Configuration) {
 	p.want(c.MaxOpenFiles >= 0, "maxOpenFiles", c.MaxOpenFiles, "0 or more")
 	for path, bit := range map[string]int32{"iptablesMasqueradeBit": *c.IPTablesMasqueradeBit, "iptablesDropBit": *c.IPTablesDropBit} {
 		p.want(between(bit, 0, 31), path, bit, "0 to 31")
+	}
+	if err := tracingapi.ValidateTracingConfiguration(c.Tracing, nil, field.NewPath("tracing")).ToAggregate(); err != nil {
+		p.errs = append(p.errs, err)
 	}
 	p.want(c.ContainerRuntimeEndpoint != "", "containerRuntimeEndpoint", c.ContainerRuntimeEndpoint, "the socket of the container runtime")
 }

@@ -16,6 +16,12 @@ type policy struct {
 	prefixes []string // each ends with a slash
 }
 
+// ValidatePolicy returns an error that names what is wrong with a policy and its allowlist.
+func ValidatePolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowed []string) error {
+	_, err := newPolicy(kind, allowed)
+	return err
+}
+
 // newPolicy parses a policy and its allowlist. An error names the invalid entry.
 func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowed []string) (policy, error) {
 	p := policy{kind: kind}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -324,59 +322,6 @@ func TestUnenforcedSizeIsReported(t *testing.T) {
 	event := <-events.Events
 	require.Contains(t, event, local.ReasonSizeNotEnforced)
 	require.Contains(t, event, "8Mi")
-}
-
-func TestSizeIsEnforcedByProjectQuota(t *testing.T) {
-	root := quotaFilesystem(t)
-	p, events := newProvisioner(t, root)
-	pv, err := p.Provision(options("pvc-1"))
-	require.NoError(t, err)
-	other, err := p.Provision(options("pvc-2"))
-	require.NoError(t, err)
-	_, err = p.Provision(options("pvc-1"))
-	require.NoError(t, err)
-	require.Empty(t, events.Events)
-
-	sub := filepath.Join(pv.Spec.Local.Path, "sub")
-	require.NoError(t, os.Mkdir(sub, 0o700))
-	megabyte := []byte(strings.Repeat("x", 1<<20))
-	write := func(dir string, count int) error {
-		f, err := os.Create(filepath.Join(dir, "file"))
-		require.NoError(t, err)
-		defer f.Close()
-		for range count {
-			if _, err := f.Write(megabyte); err != nil {
-				return err
-			}
-		}
-		return f.Sync()
-	}
-	require.ErrorIs(t, write(sub, 9), syscall.EDQUOT)
-	require.NoError(t, write(other.Spec.Local.Path, 7), "a volume's limit is its own")
-	require.NoError(t, p.Delete(pv))
-	again, err := p.Provision(options("pvc-1"))
-	require.NoError(t, err)
-	require.NoError(t, write(again.Spec.Local.Path, 7))
-}
-
-// quotaFilesystem mounts an ext4 of its own that has project quotas.
-func quotaFilesystem(t *testing.T) string {
-	t.Helper()
-	image, root := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	file, err := os.Create(image)
-	require.NoError(t, err)
-	require.NoError(t, file.Truncate(64<<20))
-	require.NoError(t, file.Close())
-	for _, command := range [][]string{
-		{"mkfs.ext4", "-q", "-O", "project,quota", "-E", "quotatype=prjquota", image},
-		{"mount", "-o", "loop,prjquota", image, root},
-	} {
-		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("this machine cannot do project quotas: %v: %v: %s", command, err, out)
-		}
-	}
-	t.Cleanup(func() { _ = exec.Command("umount", root).Run() })
-	return root
 }
 
 func TestConfigIsChecked(t *testing.T) {

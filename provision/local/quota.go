@@ -97,16 +97,13 @@ func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err 
 		if err != nil {
 			return nil, err
 		}
-		// The limit comes first: it marks the ID as used.
-		if err := setLimit(dir, id, size); err != nil {
-			return nil, err
-		}
+		// The ID comes before its limit: the directory itself marks it as used from then on, and a crash in between leaves no limit
+		// of an ID that no directory has.
 		have.project = id
 		have.flags |= inheritFlag
 		if err := attributes(dir, setAttributes, &have); err != nil {
 			return nil, fmt.Errorf("set project %d of %q: %w", id, dir.Name(), err)
 		}
-		return nil, nil
 	}
 	return nil, setLimit(dir, have.project, size)
 }

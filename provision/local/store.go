@@ -146,17 +146,18 @@ func (t *volumeStore) remove(interrupted func() error, name string) error {
 	if err := checkNotMounted(dir); err != nil {
 		return fmt.Errorf("remove volume %q: %w", name, err)
 	}
-	project := projectOf(dir)
 	if err := removeContents(interrupted, dir); err != nil {
 		return fmt.Errorf("remove volume %q: %w", name, err)
 	}
-	if err := unix.Unlinkat(int(root.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove volume %q: %w", name, &os.PathError{Op: "rmdir", Path: t.path(name), Err: err})
-	}
-	if project != 0 {
-		if err := setLimit(root, project, 0); err != nil {
+	// The limit goes before the directory, by which a removal after a crash finds the project. The directory itself keeps the
+	// project's ID in use until then. A file system that has lost its quotas since must not keep the volume.
+	if project := projectOf(dir); project != 0 && projectsEnforced(dir) == nil {
+		if err := setLimit(dir, project, 0); err != nil {
 			return fmt.Errorf("remove volume %q: free its quota: %w", name, err)
 		}
+	}
+	if err := unix.Unlinkat(int(root.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove volume %q: %w", name, &os.PathError{Op: "rmdir", Path: t.path(name), Err: err})
 	}
 	return nil
 }

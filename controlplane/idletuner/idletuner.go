@@ -54,17 +54,25 @@ func (t *Tuner) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the precision of timers: %w", err)
 	}
-	for t.waitRest(ctx) {
-		if err := t.sleep(ctx, time.Duration(usual)); err != nil {
+	for {
+		seen, resting := t.waitRest(ctx)
+		if !resting {
+			return nil
+		}
+		if err := t.sleep(ctx, seen, time.Duration(usual)); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// sleep delays the timers and uses one processor until Use is called or ctx ends.
-func (t *Tuner) sleep(ctx context.Context, usual time.Duration) error {
+// sleep delays the timers and uses one processor until Use is called or ctx ends. Seen is how many calls there were before: one
+// that came since, but before asleep was set, has sent nothing.
+func (t *Tuner) sleep(ctx context.Context, seen uint64, usual time.Duration) error {
 	t.asleep.Store(true)
+	if t.uses.Load() != seen {
+		t.asleep.Store(false)
+		return nil
+	}
 	defer limitToOneProcessor()()
 	err := delayTimers(t.late)
 	if err == nil {
@@ -89,19 +97,19 @@ func limitToOneProcessor() (restore func()) {
 	}
 }
 
-// waitRest waits until Use was not called for a while, and returns false if ctx has ended.
-func (t *Tuner) waitRest(ctx context.Context) bool {
+// waitRest waits until Use was not called for a while. It returns how many calls there were, and false if ctx has ended.
+func (t *Tuner) waitRest(ctx context.Context) (seen uint64, resting bool) {
 	pause := time.NewTicker(t.rest)
 	defer pause.Stop()
 	for {
-		before := t.uses.Load()
+		seen = t.uses.Load()
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			return false
+			return seen, false
 		}
-		if t.uses.Load() == before {
-			return true
+		if t.uses.Load() == seen {
+			return seen, true
 		}
 	}
 }

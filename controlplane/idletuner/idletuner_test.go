@@ -69,11 +69,25 @@ func TestTheProcessIsInUseUntilTheRestHasPassed(t *testing.T) {
 				tuner.Use()
 			}
 		}()
-		require.True(t, tuner.waitRest(t.Context()))
+		seen, resting := tuner.waitRest(t.Context())
+		require.True(t, resting)
+		require.EqualValues(t, 10, seen)
 		require.GreaterOrEqual(t, time.Since(began), 12*time.Second)
 		require.LessOrEqual(t, time.Since(began), 14*time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.False(t, tuner.waitRest(ctx))
+		_, resting = tuner.waitRest(ctx)
+		require.False(t, resting)
 	})
+}
+
+func TestAUseBetweenTheRestAndTheSleepIsSeen(t *testing.T) {
+	tuner := New(late, time.Millisecond)
+	seen, resting := tuner.waitRest(t.Context())
+	require.True(t, resting)
+	tuner.Use()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it sleeps until then if it does not see the use
+	defer cancel()
+	require.NoError(t, tuner.sleep(ctx, seen, 50*time.Microsecond))
+	require.NoError(t, ctx.Err(), "it slept")
 }

@@ -14,7 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -224,6 +228,64 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	require.Len(t, members.Items, 1, "the user's is the only one")
 	c.removeGroup(t)
 	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
+}
+
+// memberOf creates a VolumeSnapshot of a group "g".
+func (a *fakeAPI) memberOf(t *testing.T, group types.UID, name string, finalizers ...string) {
+	t.Helper()
+	_, err := a.VolumeSnapshots("ns").Create(t.Context(), &api.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Finalizers: finalizers, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: groupapi.GroupVersion.String(), Kind: groupapi.KindGroup, Name: "g", UID: group}}},
+		Spec: api.VolumeSnapshotSpec{Source: api.VolumeSnapshotSource{ContentName: ptr.To("content-of-" + name)}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func (a *fakeAPI) waitGone(t *testing.T, name string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, err := a.VolumeSnapshots("ns").Get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, time.Minute, 5*time.Millisecond, "VolumeSnapshot %s", name)
+}
+
+// TestMembersOfAnEarlierGroupEnd although a group of the same name exists.
+func TestMembersOfAnEarlierGroupEnd(t *testing.T) {
+	c := startGroups(t, api.Delete, labelled("data", corev1.ClaimBound), volume("data"))
+	c.group(t, ofDB)
+	c.waitGroup(t, isGroupReady)
+	c.memberOf(t, "uid-of-earlier", "orphan", snapshot.FinalizerMember)
+	c.waitGone(t, "orphan")
+	c.wait(t, snapshot.MemberName("uid-g", "handle-data"), snapshot.IsReady)
+}
+
+// TestMembersOfAGroupThatIsNotInTheCacheYetAreKept has the cache of groups not follow the API server.
+func TestMembersOfAGroupThatIsNotInTheCacheYetAreKept(t *testing.T) {
+	a := newFakeAPI()
+	a.PrependWatchReactor(groupapi.ResourceGroups, func(k8stesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	bind, err := groupbinder.New(groupbinder.Deps{
+		Client: fake.NewClientset(), Groups: a, Snapshots: a, Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()),
+		Recorder: record.NewFakeRecorder(1000), Logger: testlog.New(t, slog.DiscardHandler)})
+	require.NoError(t, err)
+	a.memberOf(t, "uid-of-earlier", "first") // the binder is ready once it is gone
+	ended := make(chan error, 1)
+	go func() { ended <- bind.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	a.waitGone(t, "first")
+	_, err = a.VolumeGroupSnapshots("ns").Create(t.Context(), &groupapi.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	a.memberOf(t, "uid-g", "of-user")
+	for _, orphan := range []string{"second", "third"} { // the pass that removes the third follows one that has seen the user's
+		a.memberOf(t, "uid-of-earlier", orphan)
+		a.waitGone(t, orphan)
+	}
+	_, err = a.VolumeSnapshots("ns").Get(t.Context(), "of-user", metav1.GetOptions{})
+	require.NoError(t, err)
 }
 
 // TestGroupSnapshotsSayWhatIsWrong names the claim, the class or the driver's error, and goes on at once when that is over.

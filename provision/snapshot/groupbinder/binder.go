@@ -189,7 +189,7 @@ func (b *Binder) newBinding() *shared.Binding[*groupapi.VolumeGroupSnapshot, *gr
 			return g.Status.Error, ptr.Deref(g.Status.ReadyToUse, false)
 		},
 		Finalizer: snapshot.FinalizerGroupContent, BeingDeleted: snapshot.AnnGroupBeingDeleted,
-		Bind: b.bind, Delete: b.delete, Gone: b.deleteOrphans,
+		Bind: b.bind, Delete: b.delete, Release: b.deleteOrphans,
 		Reporting: shared.Reporting{
 			Recorder: func() record.EventRecorder { return b.Recorder() }, Clock: b.deps.Clock, Logger: b.deps.Logger,
 		},

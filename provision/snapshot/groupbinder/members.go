@@ -142,12 +142,27 @@ func claimOf(volume *corev1.PersistentVolume) string {
 	return volume.Spec.ClaimRef.Name
 }
 
-// deleteOrphans deletes the VolumeSnapshots of a group that is gone: one that was created just before the group was deleted may not
-// have been in the cache then.
-func (b *Binder) deleteOrphans(ctx context.Context, key reconcile.Request) error {
+// deleteOrphans deletes the VolumeSnapshots of groups of a name that are gone; current is the UID of the one in the cache, if any. One
+// that was created just before its group was deleted may not have been in the cache then, and the next group of
+// the name may exist already.
+func (b *Binder) deleteOrphans(ctx context.Context, key reconcile.Request, current types.UID) error {
 	members, err := b.membersOf(key.Namespace, key.Name, "")
 	if err != nil {
 		return err
+	}
+	ofGroup := func(uid types.UID) func(*api.VolumeSnapshot) bool {
+		return func(member *api.VolumeSnapshot) bool { return snapshot.GroupOf(member).UID == uid }
+	}
+	if members = slices.DeleteFunc(members, ofGroup(current)); len(members) == 0 {
+		return nil
+	}
+	// The caches follow each other in no order: the group of a member that a user made may not be in its cache yet.
+	group, err := b.deps.Groups.VolumeGroupSnapshots(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		members = slices.DeleteFunc(members, ofGroup(group.UID))
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for VolumeGroupSnapshot %s before the VolumeSnapshots of an earlier one are deleted: %w", key, err)
 	}
 	for _, member := range members {
 		if err := b.deleteMember(ctx, member); shared.IgnoreStale(err) != nil {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
@@ -80,8 +81,9 @@ type Binding[R, C client.Object] struct {
 	// Bind finds or creates the content of a request and copies the content's status; Delete carries the deletion of a request
 	// over to its content.
 	Bind, Delete func(context.Context, reconcile.Request, R) error
-	// Gone, if set, releases what a request of the name left that does not exist any more.
-	Gone func(context.Context, reconcile.Request) error
+	// Release, if set, releases what requests of the name left that do not exist any more; current is the UID of the one in the
+	// cache, "" if there is none.
+	Release func(ctx context.Context, key reconcile.Request, current types.UID) error
 
 	Reporting
 	// Timeline gets a stage of Owner for each problem. It may be nil.
@@ -96,46 +98,55 @@ func (b *Binding[R, C]) Reconcile(ctx context.Context, key reconcile.Request) (r
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("bind %s %s: %w", b.Requests.kind.Kind, key, err)
 	}
-	uid := ""
-	if exists {
-		uid = string(request.GetUID())
+	if !exists {
+		if err := b.reconcileContents(ctx, key, ""); err != nil {
+			return reconcile.Result{}, IgnoreStale(err)
+		}
+		return reconcile.Result{}, b.release(ctx, key, "")
 	}
-	if err := b.reconcileContents(ctx, key, uid); err != nil {
+	if err := b.reconcileContents(ctx, key, request.GetUID()); err != nil {
 		return reconcile.Result{}, IgnoreStale(err)
 	}
-	switch {
-	case !exists:
-		if b.Gone == nil {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, IgnoreStale(b.Gone(ctx, key))
-	case request.GetDeletionTimestamp() != nil:
+	// What an earlier request of the name left must not keep this one from being bound.
+	return reconcile.Result{}, errors.Join(b.release(ctx, key, request.GetUID()), b.bindOrDelete(ctx, key, request))
+}
+
+func (b *Binding[R, C]) release(ctx context.Context, key reconcile.Request, current types.UID) error {
+	if b.Release == nil {
+		return nil
+	}
+	return IgnoreStale(b.Release(ctx, key, current))
+}
+
+// bindOrDelete brings on a request that exists, and reports a Problem.
+func (b *Binding[R, C]) bindOrDelete(ctx context.Context, key reconcile.Request, request R) (err error) {
+	if request.GetDeletionTimestamp() != nil {
 		err = b.Delete(ctx, key, request)
-	default:
+	} else {
 		err = b.Bind(ctx, key, request)
 	}
 	var wrong *Problem
 	if !errors.As(err, &wrong) {
-		return reconcile.Result{}, IgnoreStale(err)
+		return IgnoreStale(err)
 	}
 	if err := b.report(ctx, key, wrong); err != nil {
-		return reconcile.Result{}, IgnoreStale(err)
+		return IgnoreStale(err)
 	}
 	if wrong.Waits {
-		return reconcile.Result{}, nil
+		return nil
 	}
-	return reconcile.Result{}, fmt.Errorf("bind %s %s: %w", b.Requests.kind.Kind, key, wrong)
+	return fmt.Errorf("bind %s %s: %w", b.Requests.kind.Kind, key, wrong)
 }
 
 // reconcileContents does what contents need beside their request, whose UID is "" if it does not exist: one that a user created
 // gets its finalizer, and one whose request is gone may be deleted.
-func (b *Binding[R, C]) reconcileContents(ctx context.Context, key reconcile.Request, of string) error {
+func (b *Binding[R, C]) reconcileContents(ctx context.Context, key reconcile.Request, of types.UID) error {
 	naming, err := b.Naming(ctx, key)
 	if err != nil {
 		return err
 	}
 	for _, content := range naming {
-		uid := string(b.RefOf(content).UID)
+		uid := b.RefOf(content).UID
 		gone := uid != "" && of != uid
 		switch deleted := content.GetDeletionTimestamp() != nil; {
 		case !deleted && !gone && !slices.Contains(content.GetFinalizers(), b.Finalizer):

@@ -10,15 +10,20 @@ const (
 	// maxStrangers is how many connections the server holds that have sent no request of an authenticated caller, and
 	// maxStrangersPerSource how many of them of one address. A further one closes the oldest of the address that has the most.
 	maxStrangers, maxStrangersPerSource = 512, 64
-	// maxHeaderBytes bounds the header of a request.
-	maxHeaderBytes = 64 << 10
+	// maxHeaderBytes bounds the header of a request. It is that of kube-apiserver and of Kubernetes' kubelet, because the command of an
+	// exec is a part of the URL.
+	maxHeaderBytes = 1 << 20
+	// maxStrangerBytes bounds what all strangers together have sent of their requests: as many headers as they may have connections
+	// would need too much memory. What exceeds it closes the connection that has sent the most, of the address that has.
+	maxStrangerBytes = 32 << 20
 )
 
 // strangers are the connections of callers that are not authenticated yet. Each can be had for the price of a TCP connection, so
 // that their number is bounded. It is safe for concurrent use.
 type strangers struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // guards all below, and what the connections have sent
 	n        int
+	sent     int
 	bySource map[string][]*trackedConn // the oldest first
 }
 
@@ -31,6 +36,7 @@ func (s *strangers) add(conn *trackedConn) *trackedConn {
 	source := sourceOf(conn)
 	s.bySource[source] = append(s.bySource[source], conn)
 	s.n++
+	conn.stranger = true
 	if len(s.bySource[source]) <= maxStrangersPerSource {
 		if s.n <= maxStrangers {
 			return nil
@@ -44,6 +50,42 @@ func (s *strangers) add(conn *trackedConn) *trackedConn {
 	oldest := s.bySource[source][0]
 	s.removeLocked(oldest)
 	return oldest
+}
+
+// received counts bytes that a connection has received, and returns one that is to be closed for them, or nil.
+func (s *strangers) received(conn *trackedConn, n int) *trackedConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !conn.stranger {
+		return nil
+	}
+	conn.sent += n
+	if s.sent += n; s.sent <= maxStrangerBytes {
+		return nil
+	}
+	var most *trackedConn
+	mostOfSource := 0
+	for _, conns := range s.bySource {
+		sum, largest := 0, conns[0]
+		for _, one := range conns {
+			if sum += one.sent; one.sent > largest.sent {
+				largest = one
+			}
+		}
+		if sum > mostOfSource {
+			most, mostOfSource = largest, sum
+		}
+	}
+	s.removeLocked(most)
+	return most
+}
+
+// responded forgets what a connection has sent of a request that has ended.
+func (s *strangers) responded(conn *trackedConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent -= conn.sent
+	conn.sent = 0
 }
 
 // remove removes a connection that has ended, or whose caller is authenticated.
@@ -61,6 +103,8 @@ func (s *strangers) removeLocked(conn *trackedConn) {
 			continue
 		}
 		s.n--
+		s.sent -= conn.sent
+		conn.stranger, conn.sent = false, 0
 		if len(conns) == 1 {
 			delete(s.bySource, source)
 			return

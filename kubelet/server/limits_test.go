@@ -73,11 +73,38 @@ func TestRequestsWithoutCredentialsEndTheirConnection(t *testing.T) {
 	conn, err = tls.Dial("tcp", f.server.Addrs()[0].String(), &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
 	defer conn.Close()
-	_, _ = io.WriteString(conn, "GET /pods HTTP/1.1\r\nHost: node\r\nX: "+strings.Repeat("x", 100<<10)+"\r\n\r\n")
+	_, _ = io.WriteString(conn, "GET /pods HTTP/1.1\r\nHost: node\r\nX: "+strings.Repeat("x", 1100<<10)+"\r\n\r\n")
 	header := make([]byte, 64)
 	n, err := io.ReadAtLeast(conn, header, 20)
 	require.NoError(t, err)
 	require.Contains(t, string(header[:n]), "431 Request Header Fields Too Large")
+}
+
+// TestHeadersWithoutCredentialsAreBoundedInAll sends headers that do not end, each of a size that is allowed.
+func TestHeadersWithoutCredentialsAreBoundedInAll(t *testing.T) {
+	const count, size, kept = 40, 1000 << 10, 32 << 20
+	f := start(t)
+	closed := make(chan struct{}, count)
+	for range count {
+		conn, err := tls.Dial("tcp", f.server.Addrs()[0].String(), &tls.Config{InsecureSkipVerify: true})
+		require.NoError(t, err)
+		defer conn.Close()
+		go func() {
+			_, _ = io.WriteString(conn, "GET /pods HTTP/1.1\r\nHost: node\r\nX: "+strings.Repeat("x", size))
+			_, _ = conn.Read(make([]byte, 1))
+			closed <- struct{}{}
+		}()
+	}
+	soon := time.After(20 * time.Second) // before the server ends them for their slowness
+	for range count - kept/size {
+		select {
+		case <-closed:
+		case <-soon:
+			require.Fail(t, "the server holds too much")
+		}
+	}
+	code, _ := f.do(t, "admin", "GET", "/pods")
+	require.Equal(t, http.StatusOK, code)
 }
 
 // TestStreamsAreBounded opens as many streams as a Pod may have: a further one is refused until one ends.

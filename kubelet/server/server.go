@@ -236,7 +236,7 @@ func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Ser
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnContext:       withConn,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnState:         s.limitIdle,
+		ConnState:         s.connState,
 		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug),
 	}
 }
@@ -315,6 +315,10 @@ type trackedConn struct {
 	idle atomic.Int64
 	// known is set when a caller on the connection was authenticated.
 	known atomic.Bool
+	// stranger is set while the connection is one of the server's strangers, whose mu guards it, and sent, what it has sent of the
+	// present request then.
+	stranger bool
+	sent     int
 }
 
 // trackedOf returns the connection below that of a request, nil if it is of another kind.
@@ -326,12 +330,14 @@ func trackedOf(conn net.Conn) *trackedConn {
 	return tracked
 }
 
-// limitIdle bounds for how long a connection may transfer nothing once it carries a stream.
-func (s *Server) limitIdle(conn net.Conn, state http.ConnState) {
-	if state != http.StateHijacked || s.config.StreamIdleTimeout <= 0 {
-		return
-	}
-	if tracked := trackedOf(conn); tracked != nil {
+// connState bounds for how long a connection may transfer nothing once it carries a stream, and ends the count of a request's bytes.
+func (s *Server) connState(conn net.Conn, state http.ConnState) {
+	tracked := trackedOf(conn)
+	switch {
+	case tracked == nil:
+	case state == http.StateIdle && !tracked.known.Load():
+		s.strangers.responded(tracked)
+	case state == http.StateHijacked && s.config.StreamIdleTimeout > 0:
 		tracked.idle.Store(int64(s.config.StreamIdleTimeout))
 		tracked.transferred()
 	}
@@ -349,6 +355,11 @@ func (c *trackedConn) Read(data []byte) (int, error) {
 	n, err := c.Conn.Read(data)
 	if n > 0 {
 		c.transferred()
+		if !c.known.Load() {
+			if surplus := c.server.strangers.received(c, n); surplus != nil {
+				_ = surplus.Close()
+			}
+		}
 	}
 	return n, err
 }

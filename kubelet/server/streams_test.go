@@ -185,6 +185,15 @@ func TestExec(t *testing.T) {
 			require.Equal(t, "warning", errOut.String())
 		})
 	}
+	// As long as the longest argument of a program, 128 KiB, each byte of which the URL may encode in three.
+	for name, executor := range f.executors(t, "/exec/ns/web/app?command=echo&command="+strings.Repeat("%0A", 128<<10-1)+"&output=1") {
+		t.Run(name+" long command", func(t *testing.T) {
+			var out bytes.Buffer
+			err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out})
+			require.NoError(t, err)
+			require.Len(t, out.String(), len("c1 ran [echo ]")+(128<<10-1))
+		})
+	}
 	for name, executor := range f.executors(t, "/exec/ns/web/u1/app?command=cat&input=1&output=1") {
 		t.Run(name+" stdin", func(t *testing.T) {
 			var out bytes.Buffer

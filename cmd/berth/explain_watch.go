@@ -17,6 +17,8 @@ import (
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,6 +27,8 @@ import (
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
+	"github.com/berth-dev/berth/provision/snapshot/api"
+	"github.com/berth-dev/berth/provision/snapshot/groupapi"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/remote"
 )
@@ -36,18 +40,16 @@ var errDone = errors.New("done")
 // if the object is gone. On a terminal it redraws at each change and every second, because the verdict contains times;
 // elsewhere it prints each new verdict.
 func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Explanation, error) {
-	watching := rest.CopyConfig(config)
-	watching.Timeout = 0 // a watch has no end
-	client, err := kubernetes.NewForConfig(watching)
+	watched, err := newWatched(config, f.namespace, of.kind)
 	if err != nil {
-		return nil, fmt.Errorf("create an API client: %w", err)
+		return nil, err
 	}
 	changed := wakeup.NewSignal()
 	changed.Notify()
 	var last *explain.Explanation
 	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(contain.Func("berth.watchObject", "", func() error { return watchAPI(ctx, client, f.namespace, of.kind, changed.Notify) }))
+	group.Go(contain.Func("berth.watchObject", "", func() error { return watched.run(ctx, changed.Notify) }))
 	if records, ok := src.Records.(*remote.Client); ok {
 		group.Go(contain.Func("berth.watchObject", "", func() error {
 			// Without the stream the API's changes still trigger.
@@ -151,39 +153,78 @@ func fit(text string, width, height int) string {
 	return kept.String()
 }
 
-// watchAPI calls notify at every change that can alter the explanation.
-func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, notify func()) error {
+// watched is the objects whose changes can alter the explanation of an object of one kind.
+type watched struct {
+	kind      string
+	factory   informers.SharedInformerFactory
+	custom    dynamicinformer.DynamicSharedInformerFactory
+	informers []cache.SharedIndexInformer
+}
+
+// newWatched returns the objects to watch for a kind. It starts nothing.
+func newWatched(config *rest.Config, namespace, kind string) (*watched, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = 0 // a watch has no end
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create an API client: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create an API client for custom resources: %w", err)
+	}
 	if !explain.Namespaced(kind) { // names may be of any namespace
 		namespace = corev1.NamespaceAll
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-	core := factory.Core().V1()
-	watched := []cache.SharedIndexInformer{core.Events().Informer()}
-	switch kind {
-	case explain.KindPod:
-		watched = append(watched, core.Pods().Informer(), core.PersistentVolumeClaims().Informer())
-	case explain.KindClaim:
-		watched = append(watched, core.Pods().Informer(), core.PersistentVolumeClaims().Informer())
-	case explain.KindVolume:
-		watched = append(watched, core.PersistentVolumes().Informer())
-	case explain.KindNode:
-		watched = append(watched, core.Nodes().Informer())
-	case explain.KindService, explain.KindName:
-		watched = append(watched, core.Pods().Informer(), core.Services().Informer(), factory.Discovery().V1().EndpointSlices().Informer())
-	default:
-		watched = append(watched, core.Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer(),
-			factory.Apps().V1().Deployments().Informer())
+	w := &watched{
+		kind: kind, factory: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace)),
+		custom: dynamicinformer.NewFilteredDynamicSharedInformerFactory(objects, 0, namespace, nil),
 	}
-	for _, informer := range watched {
+	w.choose()
+	return w, nil
+}
+
+// choose chooses the informers.
+func (w *watched) choose() {
+	core := w.factory.Core().V1()
+	snapshots := func() cache.SharedIndexInformer {
+		return w.custom.ForResource(api.GroupVersion.WithResource(api.ResourceSnapshots)).Informer()
+	}
+	w.informers = []cache.SharedIndexInformer{core.Events().Informer()}
+	add := func(informers ...cache.SharedIndexInformer) { w.informers = append(w.informers, informers...) }
+	switch w.kind {
+	case explain.KindPod, explain.KindClaim:
+		add(core.Pods().Informer(), core.PersistentVolumeClaims().Informer())
+	case explain.KindVolume:
+		add(core.PersistentVolumes().Informer())
+	case explain.KindNode:
+		add(core.Nodes().Informer())
+	case explain.KindService, explain.KindName:
+		add(core.Pods().Informer(), core.Services().Informer(), w.factory.Discovery().V1().EndpointSlices().Informer())
+	case explain.KindSnapshot:
+		add(snapshots(), core.PersistentVolumeClaims().Informer())
+	case explain.KindGroupSnapshot:
+		add(w.custom.ForResource(groupapi.GroupVersion.WithResource(groupapi.ResourceGroups)).Informer(), snapshots(),
+			core.PersistentVolumeClaims().Informer())
+	default:
+		add(core.Pods().Informer(), w.factory.Apps().V1().ReplicaSets().Informer(), w.factory.Apps().V1().Deployments().Informer())
+	}
+}
+
+// run calls notify at every change until ctx ends.
+func (w *watched) run(ctx context.Context, notify func()) error {
+	for _, informer := range w.informers {
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notify() }, UpdateFunc: func(_, _ any) { notify() }, DeleteFunc: func(any) { notify() },
 		})
 		if err != nil {
-			return fmt.Errorf("watch %s: %w", kind, err)
+			return fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 	}
-	factory.StartWithContext(ctx)
+	w.factory.StartWithContext(ctx)
+	w.custom.Start(ctx.Done())
 	<-ctx.Done()
-	factory.Shutdown()
+	w.factory.Shutdown()
+	w.custom.Shutdown()
 	return nil
 }

@@ -32,7 +32,6 @@ type logTail struct {
 	view    view
 	changed wakeup.Signal
 	group   sync.WaitGroup
-	cancel  context.CancelFunc
 
 	mu    sync.Mutex // guards all below
 	tails []*containerTail
@@ -51,16 +50,13 @@ type containerTail struct {
 }
 
 func newLogTail(h *hub, v view, changed wakeup.Signal) *logTail {
-	return &logTail{hub: h, view: v, changed: changed, cancel: func() {}}
+	return &logTail{hub: h, view: v, changed: changed}
 }
 
-// stop ends the following and joins it.
-func (t *logTail) stop() {
-	t.cancel()
-	t.group.Wait()
-}
+// wait joins the following, which the end of update's context ends.
+func (t *logTail) wait() { t.group.Wait() }
 
-// update follows the containers that have started since the last call, and puts the lines into the document.
+// update follows the containers that have started since the last call until ctx ends, and puts the lines into the document.
 func (t *logTail) update(ctx context.Context, page *document) {
 	last := len(page.Blocks) - 1
 	if t.view.kind != explain.KindPod || last < 0 || page.Blocks[last].ID != "log" {
@@ -119,9 +115,6 @@ func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.Cont
 	if !replaced {
 		t.tails = append(t.tails, tail)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	before := t.cancel
-	t.cancel = func() { cancel(); before() }
 	request := t.hub.source.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 		Container: status.Name, Follow: status.State.Running != nil, TailLines: ptr.To[int64](tailLines),
 	})

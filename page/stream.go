@@ -114,12 +114,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 
 // follow renders the view after each change and sends what is new, until ctx ends or the browser is gone.
 func (s *Server) follow(ctx context.Context, h *hub, v view, send func(update) error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	changed, stop := h.listen()
 	defer stop()
 	tail := newLogTail(h, v, changed)
-	defer tail.stop()
+	defer tail.wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before the wait for tail
 	have := sent{seed: maphash.MakeSeed(), hashes: make(map[string]uint64)}
 	m := &memory{}
 	for {

@@ -31,7 +31,7 @@ type hub struct {
 	namespace string // the only one that is shown; empty for all
 
 	mu        sync.Mutex // guards all below
-	versions  map[types.UID]uint64
+	versions  versions
 	listeners map[wakeup.Signal]struct{}
 	known     map[types.UID]timeline.Record
 	streaming bool // each change of a record arrives, so known is current
@@ -66,7 +66,7 @@ func newHub(ctx context.Context, deps Deps, config Config) (*hub, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hub{
-		records: deps.Records, command: config.Command, namespace: config.Namespace, cancel: cancel, versions: make(map[types.UID]uint64),
+		records: deps.Records, command: config.Command, namespace: config.Namespace, cancel: cancel,
 		listeners: make(map[wakeup.Signal]struct{}), known: make(map[types.UID]timeline.Record), rows: make(map[types.UID]*row),
 	}
 	if h.informers, err = newInformerSet(client, config.Namespace, h.objectChanged); err != nil {
@@ -96,13 +96,16 @@ func (h *hub) close() {
 func (h *hub) follow(ctx context.Context) {
 	_ = h.records.Stages(ctx, "", func() { h.setStreaming(true) }, func(change timeline.Change) {
 		h.mu.Lock()
-		if change.Ref.UID == "" { // changes were lost, of unknown objects
+		defer h.mu.Unlock() // at once, or a read that is going on would keep the old record
+		delete(h.known, change.Ref.UID)
+		switch {
+		case change.Ref.UID == "": // changes were lost, of unknown objects
+			h.versions.raiseAll()
 			clear(h.known)
-		} else {
-			delete(h.known, change.Ref.UID)
+		case h.versions.raise(change.Ref.UID):
+			clear(h.known)
 		}
-		h.mu.Unlock()
-		h.bump(change.Ref.UID)
+		notify(h.listeners)
 	})
 	h.setStreaming(false) // without the stream each record is read anew
 }
@@ -116,9 +119,9 @@ func (h *hub) setStreaming(streaming bool) {
 
 // Record implements explain.Records: it reads each record once for each change.
 func (h *hub) Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error) {
+	version := h.version(uid)
 	h.mu.Lock()
 	record, ok := h.known[uid]
-	version := h.versions[uid]
 	h.mu.Unlock()
 	if ok {
 		return record, len(record.Stages) > 0, nil
@@ -129,7 +132,7 @@ func (h *hub) Record(ctx context.Context, uid types.UID) (timeline.Record, bool,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.streaming && h.versions[uid] == version {
+	if h.streaming && h.versions.get(uid) == version {
 		h.known[uid] = record
 	}
 	return record, found, nil
@@ -223,9 +226,15 @@ func (h *hub) bump(uids ...types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, uid := range uids {
-		h.versions[uid]++
+		if h.versions.raise(uid) {
+			clear(h.known)
+		}
 	}
-	for listener := range h.listeners {
+	notify(h.listeners)
+}
+
+func notify(listeners map[wakeup.Signal]struct{}) {
+	for listener := range listeners {
 		listener.Notify()
 	}
 }
@@ -246,7 +255,7 @@ func (h *hub) listen() (wakeup.Signal, func()) {
 func (h *hub) version(uid types.UID) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.versions[uid]
+	return h.versions.get(uid)
 }
 
 // rowLifetime is how long a row's sentence is shown unchanged, because it contains times, and maxRowLifetime that of a row whose object

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,9 +100,13 @@ type Attachable interface {
 	// Staged lists the devices that Unstage has to be called for eventually, from what is on disk.
 	Staged() ([]Device, error)
 	// DeviceOf returns the name of the device behind a directory that SetUp or Map made, from what is on disk. It is
-	// empty if there is none or the directory is missing.
+	// empty if there is none or the directory is missing. The error of a damaged record wraps ErrDeviceUnknown: the volume can be
+	// unmounted nevertheless.
 	DeviceOf(dir string) (string, error)
 }
+
+// ErrDeviceUnknown says that the record of a volume's device on disk is damaged.
+var ErrDeviceUnknown = errors.New("the record of its device is damaged")
 
 // Device describes a volume as a device of the node.
 type Device struct {

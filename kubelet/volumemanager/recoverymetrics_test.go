@@ -91,3 +91,21 @@ func TestDamagedVolumeThatNoPodUses(t *testing.T) {
 	require.Equal(t, 2.0, values["force_cleaned_failed_volume_operations_total"])
 	require.Equal(t, 1.0, values["force_cleaned_failed_volume_operation_errors_total"])
 }
+
+// TestVolumeWithADamagedRecordIsNotRecovered counts it as one that could not be recovered, and unmounts it nevertheless.
+func TestVolumeWithADamagedRecordIsNotRecovered(t *testing.T) {
+	f := newFixture(t)
+	dir := volume.Dir(f.root, "gone", "kubernetes.io/csi", "v")
+	none := func(types.UID) bool { return false }
+	require.NoError(t, f.CleanupOrphans(t.Context(), none), "it waits until the root directory is ready")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte("{"), 0o600))
+	f.restart()
+	require.NoError(t, f.CleanupOrphans(t.Context(), none))
+	values := f.collected()
+	require.Equal(t, 1.0, values["reconstruct_volume_operations_total"])
+	require.Equal(t, 1.0, values["reconstruct_volume_operations_errors_total"])
+	require.Equal(t, 1.0, values["force_cleaned_failed_volume_operations_total"])
+	require.Zero(t, values["force_cleaned_failed_volume_operation_errors_total"])
+	require.NoDirExists(t, dir)
+}

@@ -191,7 +191,7 @@ func (m *Manager) runOnDevice(
 	if !ok {
 		return op(ctx)
 	}
-	device, err := attachable.DeviceOf(mounted.request.Dir)
+	device, err := deviceOf(attachable, mounted.request.Dir)
 	if err != nil {
 		return err
 	}

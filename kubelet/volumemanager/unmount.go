@@ -115,7 +115,7 @@ func (m *Manager) unmountVolume(ctx context.Context, state *podState, uid types.
 	device := ""
 	attachable, ok := plugin.(volume.Attachable)
 	if ok {
-		if device, err = attachable.DeviceOf(dir); err != nil {
+		if device, err = deviceOf(attachable, dir); err != nil {
 			return fmt.Errorf("unmount %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
 		}
 	}
@@ -134,6 +134,15 @@ func (m *Manager) unmountVolume(ctx context.Context, state *podState, uid types.
 	}
 	m.devices.Release(device, devices.VolumeRef{PodUID: uid, Dir: dir})
 	return nil
+}
+
+// deviceOf returns the device of a volume, "" for one whose record is damaged: it is unmounted without.
+func deviceOf(plugin volume.Attachable, dir string) (string, error) {
+	device, err := plugin.DeviceOf(dir)
+	if errors.Is(err, volume.ErrDeviceUnknown) {
+		return "", nil
+	}
+	return device, err
 }
 
 // tearDownOrUnmap calls the plugin.

@@ -273,8 +273,11 @@ func (p *Plugin) DeviceOf(dir string) (string, error) {
 		dir = p.blockDataDir(filepath.Base(dir))
 	}
 	data, err := loadData(dir)
-	if errors.Is(err, errNoData) {
+	switch {
+	case err == errNoData: //nolint:errorlint // one that wraps it is of a damaged file
 		return "", nil
+	case errors.Is(err, errNoData):
+		return "", fmt.Errorf("find device of volume: %w: %w", volume.ErrDeviceUnknown, err)
 	}
 	if err != nil || data.VolumeLifecycleMode == lifecycleEphemeral {
 		return "", err

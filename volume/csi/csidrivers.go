@@ -17,7 +17,7 @@ import (
 type csiDriverStore struct {
 	cache.Store
 	client     kubernetes.Interface
-	onChange   func() // called after each change, but not for the first list, but not for the first list
+	onChange   func() // called after each change, but not for the first list
 	markSynced func() // closes synced, once
 	synced     chan struct{}
 }

@@ -121,10 +121,6 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	return nil
 }
 
-func (p *Plugin) pinPath(r *record, podUID string) string {
-	return filepath.Join(p.layout.pinsDir(r), podUID)
-}
-
 // podOf returns the UID of the Pod whose link to a device is at path: POD/volumeDevices/PLUGIN/VOLUME.
 func podOf(path string) string {
 	return filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(path))))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
@@ -290,7 +291,7 @@ func (f *claimFacts) provisioning(c *cause) {
 		c.remedy = last.Remedy
 	case open != nil:
 		c.reason, c.text = "Provisioning", fmt.Sprintf("is being provisioned by %s since %s", f.class.Provisioner, ago(f.now, open.Start))
-	case waits && claim.Annotations["volume.kubernetes.io/selected-node"] == "":
+	case waits && claim.Annotations[storagehelpers.AnnSelectedNode] == "":
 		c.reason, c.heldBy = "WaitForFirstConsumer", "scheduler"
 		c.text = "waits until the scheduler has chosen a node for a pod that uses it"
 		if len(f.users) == 0 {

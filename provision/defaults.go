@@ -38,23 +38,17 @@ const (
 
 // Names that other parts of Kubernetes share with this package.
 const (
-	annProvisionedBy          = "pv.kubernetes.io/provisioned-by"
-	annStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
-	annBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
-	annSelectedNode           = "volume.kubernetes.io/selected-node"
-	annAlphaSelectedNode      = "volume.alpha.kubernetes.io/selected-node"
-	annBindCompleted          = "pv.kubernetes.io/bind-completed"
-	annBoundByController      = "pv.kubernetes.io/bound-by-controller"
-	finalizerVolume           = "external-provisioner.volume.kubernetes.io/finalizer"
-	reasonProvisioning        = "Provisioning"
-	reasonProvisioningFailed  = "ProvisioningFailed"
-	reasonProvisioningOK      = "ProvisioningSucceeded"
-	reasonCleanupFailed       = "ProvisioningCleanupFailed"
-	reasonVolumeFailedDelete  = "VolumeFailedDelete"
-	timelineOwner             = "provision"
-	volumeNamePrefix          = "pvc-"
-	claimKind, volumeKind     = "PersistentVolumeClaim", "PersistentVolume"
-	coreVersion               = "v1"
+	annAlphaSelectedNode     = "volume.alpha.kubernetes.io/selected-node"
+	finalizerVolume          = "external-provisioner.volume.kubernetes.io/finalizer"
+	reasonProvisioning       = "Provisioning"
+	reasonProvisioningFailed = "ProvisioningFailed"
+	reasonProvisioningOK     = "ProvisioningSucceeded"
+	reasonCleanupFailed      = "ProvisioningCleanupFailed"
+	reasonVolumeFailedDelete = "VolumeFailedDelete"
+	timelineOwner            = "provision"
+	volumeNamePrefix         = "pvc-"
+	claimKind, volumeKind    = "PersistentVolumeClaim", "PersistentVolume"
+	coreVersion              = "v1"
 )
 
 // StageQueued is the timeline stage of a claim from when it is ours until the call of the provisioner begins.

@@ -8,25 +8,25 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/component-helpers/storage/volume"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 )
 
 // claimClass returns the name of the claim's class, from the deprecated annotation or the field, or "".
 func claimClass(claim *corev1.PersistentVolumeClaim) string {
-	return volume.GetPersistentVolumeClaimClass(claim)
+	return storagehelpers.GetPersistentVolumeClaimClass(claim)
 }
 
 // claimProvisioner returns the provisioner that the claim waits for, "" if it waits for none.
 func claimProvisioner(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annStorageProvisioner]; ok {
+	if name, ok := claim.Annotations[storagehelpers.AnnStorageProvisioner]; ok {
 		return name
 	}
-	return claim.Annotations[annBetaStorageProvisioner]
+	return claim.Annotations[storagehelpers.AnnBetaStorageProvisioner]
 }
 
 // selectedNode returns the node that the scheduler selected for the claim's first consumer, "" if none.
 func selectedNode(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annSelectedNode]; ok {
+	if name, ok := claim.Annotations[storagehelpers.AnnSelectedNode]; ok {
 		return name
 	}
 	return claim.Annotations[annAlphaSelectedNode]
@@ -61,8 +61,8 @@ func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCl
 	key := "deleted"
 	if claim != nil {
 		annotations := maps.Clone(claim.Annotations)
-		delete(annotations, annBindCompleted)
-		delete(annotations, annBoundByController)
+		delete(annotations, storagehelpers.AnnBindCompleted)
+		delete(annotations, storagehelpers.AnnBoundByController)
 		sum := fnv.New64a()
 		// The encoder sorts the keys of maps. Encoding these types and writing to a hash cannot fail.
 		_ = json.NewEncoder(sum).Encode([]any{
@@ -94,7 +94,7 @@ func (e *engine) volumeFor(returned *corev1.PersistentVolume, in callInput) *cor
 	if pv.Annotations == nil {
 		pv.Annotations = map[string]string{}
 	}
-	pv.Annotations[annProvisionedBy] = e.name
+	pv.Annotations[storagehelpers.AnnDynamicallyProvisioned] = e.name
 	pv.Spec.StorageClassName = claimClass(in.claim)
 	policy := pv.Spec.PersistentVolumeReclaimPolicy
 	if e.settings.addFinalizer && policy == corev1.PersistentVolumeReclaimDelete {

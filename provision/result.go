@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/berth-dev/berth/timeline"
 )
@@ -116,7 +117,7 @@ func (e *engine) provisionAgain(st *claimState, claim *corev1.PersistentVolumeCl
 
 // clearSelectedNode removes the selected node from the claim, so that the scheduler selects another one.
 func (e *engine) clearSelectedNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	key := annSelectedNode
+	key := storagehelpers.AnnSelectedNode
 	if _, ok := claim.Annotations[key]; !ok {
 		key = annAlphaSelectedNode
 	}

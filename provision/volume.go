@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/berth-dev/berth/timeline"
 )
@@ -97,7 +98,7 @@ func (m *volumeStates) get(name string, uid types.UID) (*volumeState, bool) {
 }
 
 func (e *engine) isOurs(pv *corev1.PersistentVolume) bool {
-	by, ok := pv.Annotations[annProvisionedBy]
+	by, ok := pv.Annotations[storagehelpers.AnnDynamicallyProvisioned]
 	return ok && e.serves(by)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/programs"
+	"github.com/berth-dev/berth/internal/routes"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/containerd"
 )
@@ -57,7 +58,7 @@ func startRuntime(ctx context.Context, root, cidr string, printf func(string, ..
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	if err := errors.Join(config.CheckFree(ctx), config.Write()); err != nil {
+	if err := errors.Join(checkPodNetwork(config, printf), config.CheckFree(ctx), config.Write()); err != nil {
 		r.ended <- nil
 		return nil, fmt.Errorf("set up containerd: %w", err)
 	}
@@ -74,6 +75,26 @@ func startRuntime(ctx context.Context, root, cidr string, printf func(string, ..
 	}
 	printf("started containerd at %s", config.Socket())
 	return r, nil
+}
+
+// checkPodNetwork fails if the network of the Pods, or a part of it, is another interface's already, such as the bridge of another
+// `berth run`: packets would go to the wrong one. A network around it is only hidden while the Pod runs, which a message says.
+func checkPodNetwork(config containerd.Config, printf func(string, ...any)) error {
+	machine, err := routes.List()
+	if err != nil {
+		return err
+	}
+	for _, route := range machine {
+		switch {
+		case route.Interface == config.Bridge || !route.Network.Overlaps(config.PodCIDR):
+		case route.Network.Bits() >= config.PodCIDR.Bits():
+			return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s: choose another range", config.PodCIDR, route.Network, route.Interface)
+		default:
+			printf("warning: this machine cannot reach %s by interface %s while the Pod runs: if it needs to, choose another --pod-cidr",
+				config.PodCIDR, route.Interface)
+		}
+	}
+	return nil
 }
 
 // runtimeConfig returns the config of the containerd below root. Each root has its own run directory and bridge.

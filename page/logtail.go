@@ -120,7 +120,6 @@ func (t *logTail) start(ctx context.Context, pod *corev1.Pod, status corev1.Cont
 	})
 	t.group.Go(contain.Guard("page.log", pod.Namespace+"/"+pod.Name, func() {
 		defer t.ended(tail)
-		defer cancel()
 		stream, err := request.Stream(ctx)
 		t.opened(tail, err)
 		if err != nil {

@@ -25,7 +25,7 @@ func TestALogIsFollowedAgain(t *testing.T) {
 		})
 		h := &hub{source: explain.Source{Client: client, Clock: clock.RealClock{}}}
 		tail := newLogTail(h, view{kind: explain.KindPod, namespace: "shop", what: "web"}, wakeup.NewSignal())
-		defer tail.stop()
+		defer tail.wait()
 		update := func() (reads int, page *document) {
 			page = &document{Blocks: []block{{ID: "log"}}}
 			tail.update(t.Context(), page)

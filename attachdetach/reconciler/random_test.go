@@ -285,15 +285,16 @@ func TestChurn(t *testing.T) {
 	t.Logf("CHURN_SEED=%d", seed)
 	c := newRandomFixture(t, seed, 50, 500)
 	defer func() { c.stopController() }()
-	for range steps {
+	calls := func() (n int) {
+		c.storage.withLock(func() { n = len(c.storage.calls) })
+		return n
+	}
+	for n := 0; n < steps || calls() <= steps/50; n++ { // or the steps are over before the reconciler has done much
 		c.step()
-		runtime.Gosched() // or the steps are over before the reconciler has done much
+		runtime.Gosched()
 	}
 	c.check()
-	c.storage.withLock(func() {
-		t.Logf("%d calls to the storage", len(c.storage.calls))
-		require.Greater(t, len(c.storage.calls), steps/50, "the storage must have had work")
-	})
+	t.Logf("%d calls to the storage", calls())
 
 	// Every shared disk that is wanted gets attached, and every exclusive one to one of the nodes that want it.
 	c.storage.withLock(func() { c.statuses.withLock(func() { c.faults = false }) })

@@ -253,7 +253,6 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 	lastSync, lastPass := e.created, e.clock.Now()
 	timer := e.clock.NewTimer(time.Hour)
 	defer timer.Stop()
-	var armed time.Time
 	for ctx.Err() == nil {
 		e.reconcileDirty(ctx)
 		now := e.clock.Now()
@@ -265,21 +264,21 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 			lastSync = now
 			e.deps.Executor.VerifyVolumesAreAttached(e.operationCtx, e.deps.Actual.GetAttachedVolumesPerNode(), e.deps.Actual)
 		}
-		if next := e.nextWakeup(now, lastSync, lastPass); !next.Equal(armed) {
-			armed = next
-			if !timer.Stop() {
-				select { // it has fired already; this is not needed any more
-				case <-timer.C():
-				default:
-				}
+		next := e.nextWakeup(now, lastSync, lastPass)
+		if !timer.Stop() {
+			select { // it has fired already; this is not needed any more
+			case <-timer.C():
+			default:
 			}
-			timer.Reset(next.Sub(now))
+		}
+		timer.Reset(next.Sub(e.clock.Now())) // not now: the passes took a while
+		if !next.After(e.clock.Now()) {
+			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-e.inbox.wake.C():
 		case <-timer.C():
-			armed = time.Time{}
 		}
 	}
 }

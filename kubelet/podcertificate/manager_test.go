@@ -94,6 +94,18 @@ func (f *fixture) request() *certificatesv1beta1.PodCertificateRequest {
 	}
 }
 
+// waitTimer returns when the manager waits for what is due next.
+func (f *fixture) waitTimer() {
+	f.t.Helper()
+	require.Eventually(f.t, f.clock.HasWaiters, time.Minute, time.Millisecond)
+}
+
+// stepUntil moves the clock until the condition holds: a timer that was set while the clock moved is late.
+func (f *fixture) stepUntil(holds func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { f.clock.Step(time.Second); return holds() }, time.Minute, time.Millisecond)
+}
+
 // finish is the signer's result.
 func (f *fixture) finish(made *certificatesv1beta1.PodCertificateRequest, kind, reason string, status certificatesv1beta1.PodCertificateRequestStatus) {
 	f.t.Helper()
@@ -171,6 +183,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, testutil.CollectAndCount(f, "kubelet_podcertificate_states"))
 
+	f.waitTimer()
 	f.clock.Step(time.Hour - time.Second)
 	require.Empty(t, f.made)
 	f.clock.Step(6 * time.Minute) // with jitter
@@ -178,8 +191,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	same, _, err := f.Bundle(t.Context(), pod, "v", 1, source("ED25519"))
 	require.NoError(t, err)
 	require.Equal(t, before, same, "until the next one is issued")
-	require.Eventually(t, func() bool { return f.clock.HasWaiters() }, time.Minute, time.Millisecond)
-	f.clock.Step(6 * time.Minute)
+	f.stepUntil(func() bool { return len(f.events.Events) > 0 })
 	require.Contains(t, <-f.events.Events, "CertificateOverdueForRefresh")
 	require.NoError(t, testutil.CollectAndCompare(f, strings.NewReader(
 		"# HELP kubelet_podcertificate_states Gauge vector reporting the number of pod certificate projected volume sources, faceted by signer_name and state.\n"+
@@ -303,7 +315,5 @@ func TestClockThatIsFast(t *testing.T) {
 	f.waitChanged()
 	require.NoError(t, <-result)
 	require.Never(t, func() bool { return len(f.made) > 0 }, 100*time.Millisecond, 10*time.Millisecond, "the API server gets no request at once")
-	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
-	f.clock.Step(time.Minute)
-	f.request()
+	f.stepUntil(func() bool { return len(f.made) > 0 })
 }

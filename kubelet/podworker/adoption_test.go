@@ -46,7 +46,7 @@ func TestAdoptedContainersWaitForWhatWasSaidOfThem(t *testing.T) {
 				f.statuses.mu.Unlock()
 				f.signals.Wake(p.UID)
 			} else {
-				f.clock.Step(5 * time.Second)
+				f.waitFor("the time is over", func() bool { f.clock.Step(time.Second); return len(resumed) == 2 })
 			}
 			for range 2 {
 				c := <-resumed

@@ -104,7 +104,11 @@ func newFixtureAt(t testing.TB, root string) *fixture {
 			errors.New("no relationship found between node 'here' and this object"))
 	})
 	f.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		events, err := f.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		var options []metav1.ListOptions // without any, the watch begins with the next change
+		if watched, ok := action.(clienttesting.WatchActionImpl); ok && watched.ListOptions.ResourceVersion != "" {
+			options = append(options, watched.ListOptions) // after a list
+		}
+		events, err := f.client.Tracker().Watch(action.GetResource(), action.GetNamespace(), options...)
 		if resource := action.GetResource().Resource; resource != "csidrivers" {
 			f.openedWatches <- resource
 		}

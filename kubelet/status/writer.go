@@ -273,7 +273,8 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	switch {
 	case err == nil:
 		w.mu.Lock()
-		e.refusals, e.finished, e.urgent = 0, current.finish, false
+		e.refusals, e.finished = 0, current.finish
+		e.urgent = e.urgent && !current.urgent // one that came meanwhile is for the next status
 		w.mu.Unlock()
 		w.queue.Forget(uid)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):

@@ -301,6 +301,26 @@ func TestHurriedStatusIsNotDelayed(t *testing.T) {
 	})
 }
 
+// TestHurryDuringAWriteIsForTheNextStatus has something fail while an earlier status is being written.
+func TestHurryDuringAWriteIsForTheNextStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(apiPod())
+		client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(time.Second)
+			return false, nil, nil
+		})
+		w := startInBubble(t, status.WriterDeps{Client: client})
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
+		synctest.Wait()
+		w.Hurry(apiPod().UID)
+		pass(time.Second)
+		require.Equal(t, corev1.PodRunning, live(t, client).Status.Phase)
+		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2})
+		pass(time.Second)
+		require.EqualValues(t, 2, live(t, client).Status.ObservedGeneration)
+	})
+}
+
 func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := timeline.New(clock.RealClock{}, 1)

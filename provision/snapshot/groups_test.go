@@ -69,17 +69,10 @@ func (d *fakeDriver) GetGroup(_ context.Context, id string, snapshots []string, 
 func startGroups(t *testing.T, policy api.DeletionPolicy, objects ...runtime.Object) *cluster {
 	t.Helper()
 	c := start(t, objects...)
-	c.startGroups(t, policy, c)
-	return c
-}
-
-// startGroups starts the controllers of groups, the binder with a client of its own for single snapshots.
-func (c *cluster) startGroups(t *testing.T, policy api.DeletionPolicy, snapshots api.Client) {
-	t.Helper()
 	dynamic := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 	logger := testlog.New(t, slog.DiscardHandler)
 	bind, err := groupbinder.New(groupbinder.Deps{
-		Client: c.core, Groups: c, Snapshots: snapshots, Dynamic: dynamic, Recorder: record.NewFakeRecorder(1000), Logger: logger})
+		Client: c.core, Groups: c, Snapshots: c, Dynamic: dynamic, Recorder: record.NewFakeRecorder(1000), Logger: logger})
 	require.NoError(t, err)
 	take, err := grouptaker.New(grouptaker.Deps{
 		Client: c.core, Groups: c, Dynamic: dynamic, Driver: c.driver, Recorder: record.NewFakeRecorder(1000), Logger: logger,
@@ -102,6 +95,7 @@ func (c *cluster) startGroups(t *testing.T, policy api.DeletionPolicy, snapshots
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	return c
 }
 
 func (c *cluster) group(t *testing.T, source groupapi.VolumeGroupSnapshotSource) {

@@ -204,9 +204,6 @@ func (b *Binder) delete(ctx context.Context, _ reconcile.Request, group *groupap
 	if len(members) > 0 {
 		return nil // the event of the last one's end brings the group back
 	}
-	if err := b.checkNoMember(ctx, group); err != nil {
-		return err
-	}
 	content, err := b.boundContent(ctx, group)
 	if err != nil {
 		return err
@@ -220,21 +217,6 @@ func (b *Binder) delete(ctx context.Context, _ reconcile.Request, group *groupap
 	}
 	_, err = b.binding.Requests.RemoveFinalizers(ctx, group, snapshot.FinalizerGroup)
 	return err
-}
-
-// checkNoMember returns an error if a VolumeSnapshot of the group exists that the cache does not show yet. A group must not go before
-// its members: once another group has its name, nothing would release them.
-func (b *Binder) checkNoMember(ctx context.Context, group *groupapi.VolumeGroupSnapshot) error {
-	all, err := b.deps.Snapshots.VolumeSnapshots(group.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list the VolumeSnapshots of the group: %w", err)
-	}
-	for i := range all.Items {
-		if owner := snapshot.GroupOf(&all.Items[i]); owner != nil && owner.UID == group.UID {
-			return fmt.Errorf("delete VolumeSnapshot %q: the cache does not show it yet", all.Items[i].Name)
-		}
-	}
-	return nil
 }
 
 // deleteMember deletes one VolumeSnapshot of a group that is being deleted. Its own controller ends it, which waits for

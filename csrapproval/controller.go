@@ -141,8 +141,8 @@ func (c *Controller) approve(ctx context.Context, request *certificatesv1.Certif
 		Message: "berth up approves what its nodes need to serve and to forward to Services",
 	})
 	_, err := c.deps.Client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, request.Name, approved, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // the cache is behind; the event of what it does not show yet brings the request back
 	}
 	if err != nil {
 		return fmt.Errorf("approve certificate signing request %s of node %s: %w", request.Name, node, err)

@@ -1,6 +1,7 @@
 package csrapproval_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -8,6 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
+	"log/slog"
 	"net"
 	"net/url"
 	"sync"
@@ -17,8 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-dev/berth/csrapproval"
 )
@@ -116,6 +122,42 @@ func TestServingCertificates(t *testing.T) {
 	t.Run("usages of a client", func(t *testing.T) {
 		require.False(t, approves(t, request(t, certificatesv1.KubeletServingSignerName, good, client), nil, node("n1", "192.0.2.1")))
 		require.False(t, approves(t, request(t, certificatesv1.KubeletServingSignerName, good, append(client, serving...)), nil, node("n1", "192.0.2.1")))
+	})
+}
+
+// TestRequestThatChangesBeforeItIsApproved: a conflict is no failure, as the event of the change follows.
+func TestRequestThatChangesBeforeItIsApproved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		csr := x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:kube-proxy"}}
+		asked := request(t, certificatesv1.KubeAPIServerClientSignerName, csr, client)
+		client := fake.NewClientset(asked, node("n1", "192.0.2.1"))
+		requests := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+		conflicts := 0
+		client.PrependReactor("update", requests.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if conflicts++; action.GetSubresource() != "approval" || conflicts > 1 {
+				return false, nil, nil
+			}
+			changed := asked.DeepCopy()
+			changed.Labels = map[string]string{"changed": ""}
+			require.NoError(t, client.Tracker().Update(requests, changed, ""))
+			return true, nil, apierrors.NewConflict(requests.GroupResource(), asked.Name, errors.New("it has changed"))
+		})
+		var logged bytes.Buffer
+		c, err := csrapproval.New(csrapproval.Deps{
+			Client: client, Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { require.NoError(t, c.Start(ctx)) })
+		synctest.Wait()
+		cancel()
+		running.Wait()
+		after, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), asked.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Len(t, after.Status.Conditions, 1)
+		require.Equal(t, map[string]string{"changed": ""}, after.Labels)
+		require.Empty(t, logged.String())
 	})
 }
 

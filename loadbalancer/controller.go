@@ -202,7 +202,7 @@ func (c *Controller) Reconcile(ctx context.Context, key reconcile.Request) (reco
 	if err != nil || service.DeletionTimestamp != nil || !isOurs(service) {
 		c.release(key)
 		if err == nil {
-			return reconcile.Result{}, c.forget(ctx, service)
+			return reconcile.Result{}, ignoreConflict(c.forget(ctx, service))
 		}
 		return reconcile.Result{}, nil
 	}
@@ -220,12 +220,20 @@ func (c *Controller) Reconcile(ctx context.Context, key reconcile.Request) (reco
 		c.wakeWaiting(key)
 	}
 	if err := c.write(ctx, service, wanted); err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, ignoreConflict(err)
 	}
 	if wanted.problem != nil && wanted.problem.mayEndSilently {
 		return reconcile.Result{RequeueAfter: recheckPeriod}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// ignoreConflict drops the error of a write to a Service that the cache does not show as it is: its event brings it back.
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }
 
 // release forgets what a Service had.

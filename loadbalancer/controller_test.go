@@ -1,9 +1,11 @@
 package loadbalancer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"sync"
@@ -25,6 +27,8 @@ import (
 
 	"github.com/berth-dev/berth/loadbalancer"
 )
+
+var servicesGVR = corev1.SchemeGroupVersion.WithResource("services")
 
 // fixture is a controller on a fake API server, in a bubble.
 type fixture struct {
@@ -102,6 +106,14 @@ func (x *fixture) get(name string) *corev1.Service {
 	s, err := x.client.CoreV1().Services("ns").Get(x.t.Context(), name, metav1.GetOptions{})
 	require.NoError(x.t, err)
 	return s
+}
+
+// tracked is get for a reactor, which must not use the client.
+func (x *fixture) tracked(name string) *corev1.Service {
+	x.t.Helper()
+	object, err := x.client.Tracker().Get(servicesGVR, "ns", name)
+	require.NoError(x.t, err)
+	return object.(*corev1.Service).DeepCopy()
 }
 
 // addresses returns the Service's addresses, or the reason for having none.
@@ -262,7 +274,9 @@ func TestLocalTrafficGoesToNodesWithEndpoints(t *testing.T) {
 }
 
 func TestWaitingServicesGetPortsAlsoAfterAConflict(t *testing.T) {
-	run(t, loadbalancer.Deps{}, loadbalancer.Config{}, func(x *fixture) {
+	var logged bytes.Buffer
+	deps := loadbalancer.Deps{Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelError}))}
+	run(t, deps, loadbalancer.Config{}, func(x *fixture) {
 		x.create(service("a", 80))
 		x.create(service("b", 80))
 		require.Equal(t, loadbalancer.ReasonPortTaken, x.addresses("b"))
@@ -271,16 +285,20 @@ func TestWaitingServicesGetPortsAlsoAfterAConflict(t *testing.T) {
 			if action.GetSubresource() != "status" || conflicts.Add(1) > 1 {
 				return false, nil, nil
 			}
-			return true, nil, apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("it has changed"))
+			changed := x.tracked("a")
+			changed.Labels = map[string]string{"changed": ""}
+			require.NoError(t, x.client.Tracker().Update(servicesGVR, changed, "ns"))
+			return true, nil, apierrors.NewConflict(servicesGVR.GroupResource(), "a", errors.New("it has changed"))
 		})
 		a := x.get("a")
 		a.Spec.Ports[0].Port, a.Generation = 81, a.Generation+1
 		_, err := x.client.CoreV1().Services("ns").Update(t.Context(), a, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Greater(t, conflicts.Load(), int32(1))
 		require.Equal(t, "192.0.2.1", x.addresses("a"))
 		require.Equal(t, "192.0.2.1", x.addresses("b"))
+		require.Equal(t, map[string]string{"changed": ""}, x.get("a").Labels)
 	}, node("n1", "192.0.2.1"))
+	require.Empty(t, logged.String(), "the event of the change follows: a conflict is no failure")
 }

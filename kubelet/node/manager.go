@@ -48,16 +48,23 @@ type Manager struct {
 	volumes    volumesInUse
 
 	// The fields below are used by the goroutine of the status writer only.
-	observer observer
-	reported time.Time // when the status was last written
-	retry    time.Duration
-	conflict statusConflict
+	observer  observer
+	lastWrite lastWrite
+	retry     time.Duration
+	conflict  statusConflict
 
 	mu        sync.Mutex // guards all below
 	node      *corev1.Node
 	deleted   bool // the Node was deleted in the API server
 	changes   changes
 	resources resources
+}
+
+// lastWrite is the last write of the status.
+type lastWrite struct {
+	at time.Time // of the last one that succeeded
+	// unsure is set if it failed: the API server may have stored it, or the known state of the Node is the cause.
+	unsure bool
 }
 
 // changes are what the calls of a Manager's methods leave to the status writer.
@@ -236,9 +243,6 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 	case errors.Is(err, errNodeDeleted) || apierrors.IsNotFound(err):
 		m.deps.Logger.Warn("Node object was deleted; registering it again", "node", m.config.Name)
 		err = m.tryRegister(ctx)
-	case err != nil && ctx.Err() == nil:
-		// The known state of the Node may be the cause; the next attempt starts from that of the API server.
-		m.rereadNode(ctx)
 	}
 	if err != nil {
 		m.deps.Logger.Warn("failed to write node status; retrying", "node", m.config.Name, "error", err)

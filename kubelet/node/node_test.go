@@ -8,6 +8,7 @@ import (
 	goruntime "runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -318,6 +320,38 @@ func TestVolumesInUseAreAcknowledged(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorContains(t, f.SetVolumesInUse(ctx, []corev1.UniqueVolumeName{"c"}), `volumes in use of node "n1"`)
+	})
+}
+
+// TestVolumesInUseAfterAWriteWithoutAnswer: the API server has stored that no volume is in use, but neither its answer nor the watch
+// has arrived. The volume that was in use before counts as reported only after it was written again.
+func TestVolumesInUseAfterAWriteWithoutAnswer(t *testing.T) {
+	var away atomic.Bool
+	run(t, func(f *fixture) {
+		f.client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return true, watch.NewFake(), nil
+		})
+		f.client.PrependReactor("*", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if !away.Load() {
+				return false, nil, nil
+			}
+			if action.GetVerb() == "patch" {
+				_, _, err := clienttesting.ObjectReaction(f.client.Tracker())(action)
+				require.NoError(t, err)
+			}
+			return true, nil, errors.New("api away")
+		})
+	}, func(t *testing.T, f *fixture) {
+		used := []corev1.UniqueVolumeName{"v"}
+		require.NoError(t, f.SetVolumesInUse(t.Context(), used))
+		away.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, f.SetVolumesInUse(ctx, nil))
+		away.Store(false)
+		require.Empty(t, f.get(t).Status.VolumesInUse)
+		require.NoError(t, f.SetVolumesInUse(t.Context(), used))
+		require.Equal(t, used, f.get(t).Status.VolumesInUse)
 	})
 }
 

@@ -64,7 +64,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 	created, err := m.create(ctx, desired)
 	if err == nil {
 		m.events.startup.registered(&desired.Status, m.deps.Clock.Now())
-		m.reported = now
+		m.lastWrite.at = now
 		m.noteFeatures(created)
 		m.events.recordTransitions(&corev1.NodeStatus{}, &desired.Status)
 		m.setNode(created)

@@ -29,6 +29,11 @@ var machineLabels = map[string]string{corev1.LabelOSStable: goruntime.GOOS, core
 // report writes the status if it differs from the Node's, if the machine's labels do, or if it is due for its periodic write. If the write must
 // wait, because another client keeps changing them, it returns for how long.
 func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, err error) {
+	if m.lastWrite.unsure {
+		if err := m.rereadNode(ctx); err != nil {
+			return 0, err
+		}
+	}
 	m.mu.Lock()
 	node, deleted := m.node, m.deleted
 	m.mu.Unlock()
@@ -36,12 +41,12 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, errNodeDeleted
 	}
 	now := m.deps.Clock.Now()
-	if now.Sub(m.reported) >= m.config.ReportInterval {
+	if now.Sub(m.lastWrite.at) >= m.config.ReportInterval {
 		m.observer.observed.featuresDropped = false // the API server may be another version now
 	}
 	status := buildStatus(&m.config, &node.Status, m.observer.observed, now)
 	labels := changedLabels(node)
-	if sameStatus(&node.Status, &status) && len(labels) == 0 && now.Sub(m.reported) < m.config.ReportInterval {
+	if sameStatus(&node.Status, &status) && len(labels) == 0 && now.Sub(m.lastWrite.at) < m.config.ReportInterval {
 		m.volumes.markWritten(gen)
 		return 0, nil
 	}
@@ -56,9 +61,10 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	updated, err := m.deps.Client.CoreV1().Nodes().Patch(
 		ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
+		m.lastWrite.unsure = true
 		return 0, fmt.Errorf("patch status of node %q: %w", m.config.Name, err)
 	}
-	m.reported = now
+	m.lastWrite.at = now
 	m.noteFeatures(updated)
 	if m.conflict.record(&ours, now) {
 		m.reportConflict(&node.Status, &status)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -60,12 +61,15 @@ func (m *Manager) setNode(node *corev1.Node) {
 	m.deps.OnNode(node)
 }
 
-// rereadNode reads the Node from the API server.
-func (m *Manager) rereadNode(ctx context.Context) {
+// rereadNode reads the Node from the API server after a write that failed: its watch may be behind that write.
+func (m *Manager) rereadNode(ctx context.Context) error {
 	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
-	if err == nil {
-		m.setNode(node)
+	if err != nil {
+		return fmt.Errorf("read node %q after a write that failed: %w", m.config.Name, err)
 	}
+	m.setNode(node)
+	m.lastWrite.unsure = false
+	return nil
 }
 
 // markDeleted records that the Node was deleted, unless another one has replaced it already.

@@ -193,11 +193,12 @@ func (s *Selector) reconcile(ctx context.Context, key reconcile.Request) (reconc
 		s.deps.Logger.Info("claim has no place on this node", "claim", key.String(), "node", s.config.NodeName, "reason", reason, "again", wait)
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	// If the driver fails, the claim comes back without a node, which may be before the write has returned. If not, it is forgotten then.
+	wait := s.tried(key, claim.UID, false)
 	if err := s.selectNode(ctx, claim); err != nil {
 		return reconcile.Result{}, err
 	}
-	// If the driver fails, the claim comes back without a node. If not, it is forgotten then.
-	return reconcile.Result{RequeueAfter: s.tried(key, claim.UID, false)}, nil
+	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
 // tried counts a try, and returns how long to wait until the claim is read again. pending says that this is the next try.

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	volumehelpers "k8s.io/component-helpers/storage/volume"
@@ -62,6 +63,11 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*storagev1.StorageClass)) *fixture {
 	t.Helper()
+	return newFixtureWith(t, change, nodeselect.Config{DriverName: driverName, NodeName: nodeName})
+}
+
+func newFixtureWith(t *testing.T, change func(*storagev1.StorageClass), config nodeselect.Config) *fixture {
+	t.Helper()
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Provisioner: driverName}
 	if change != nil {
 		change(class)
@@ -71,7 +77,7 @@ func newFixture(t *testing.T, change func(*storagev1.StorageClass)) *fixture {
 	var err error
 	f.Selector, err = nodeselect.New(nodeselect.Deps{
 		Client: f.api, Driver: f.driver, Clock: f.clock, Random: func(most time.Duration) time.Duration { return most },
-	}, nodeselect.Config{DriverName: driverName, NodeName: nodeName})
+	}, config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -143,6 +149,26 @@ func TestNodeIsSelectedAfterADelay(t *testing.T) {
 	f.pass(2*nodeselect.DefaultBaseDelay - time.Second)
 	require.Empty(t, f.selected())
 	f.requireSelected(nodeName)
+}
+
+// TestClaimThatComesBackBeforeTheAnswer has a driver that fails so soon that the claim comes back without a node before the answer to the
+// write of the node: its next try does not wait for the longest delay, which is very long here.
+func TestClaimThatComesBackBeforeTheAnswer(t *testing.T) {
+	f := newFixtureWith(t, nil, nodeselect.Config{
+		DriverName: driverName, NodeName: nodeName, BaseDelay: time.Second, MaxDelay: 10_000 * time.Hour,
+	})
+	claim := f.claim()
+	var once sync.Once
+	f.api.PrependReactor("patch", "persistentvolumeclaims", func(clienttesting.Action) (failed bool, _ runtime.Object, _ error) {
+		once.Do(func() {
+			f.Consider(claim)
+			failed = true
+		})
+		return failed, claim, nil
+	})
+	f.Consider(claim)
+	f.requireSelected(nodeName)
+	require.Len(t, f.driver.calls, 2)
 }
 
 func TestFullDriverTriesAgain(t *testing.T) {

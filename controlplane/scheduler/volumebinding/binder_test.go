@@ -103,8 +103,10 @@ func bind(t *testing.T, ctx context.Context, timeout time.Duration) *binding {
 	b.binder, err = newBinder(b.inner, b.client, factory, timeout)
 	require.NoError(t, err)
 	factory.StartWithContext(t.Context())
-	factory.WaitForCacheSyncWithContext(t.Context())
+	synced := factory.WaitForCacheSyncWithContext(t.Context())
 	t.Cleanup(factory.Shutdown)
+	// The fake API server's watches do not have what was deleted between an informer's list and its watch.
+	require.Eventually(t, func() bool { return watches(b.client) == len(synced.Synced) }, waitTimeout, time.Millisecond, "not all informers watch")
 
 	assumed := chosen(before, "node")
 	assumed.ResourceVersion = "2" // the fake API server does not set it
@@ -114,6 +116,17 @@ func bind(t *testing.T, ctx context.Context, timeout time.Duration) *binding {
 		return err == nil && claim.Annotations[storage.AnnSelectedNode] == "node"
 	}, waitTimeout, time.Millisecond, "the chosen node was not written")
 	return b
+}
+
+// watches counts the watches that were begun.
+func watches(client *fake.Clientset) int {
+	begun := 0
+	for _, action := range client.Actions() {
+		if action.GetVerb() == "watch" {
+			begun++
+		}
+	}
+	return begun
 }
 
 func (b *binding) write(t *testing.T, claim *corev1.PersistentVolumeClaim) {

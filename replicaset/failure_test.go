@@ -124,8 +124,6 @@ func TestStagesHaveTheQueueWait(t *testing.T) {
 			}
 			return nil, nil
 		}
-		a.put(replicasets, newSet("first", 1))
-		a.put(replicasets, newSet("second", 1))
 		records := timeline.New(clock.RealClock{}, 0)
 		c, err := replicaset.New(replicaset.Deps{Client: a.client, Timeline: records, Recorder: &record.FakeRecorder{}},
 			replicaset.Config{Workers: 1})
@@ -133,6 +131,10 @@ func TestStagesHaveTheQueueWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Start(ctx) }()
+		// No watch may begin while a creation sleeps: it waits for the mutex of the fake client, and the bubble's time stands still.
+		synctest.Wait()
+		a.put(replicasets, newSet("first", 1))
+		a.put(replicasets, newSet("second", 1))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		cancel()

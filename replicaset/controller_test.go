@@ -247,6 +247,7 @@ func TestDeletionOfTheSetStopsWork(t *testing.T) {
 			now := metav1.Now()
 			rs.DeletionTimestamp = &now
 		})
+		synctest.Wait() // of two watches, that of the Pods may be the faster
 		made := web(a)
 		a.erase(pods, ns, made[0].Name, true)
 		stray := metav1.ObjectMeta{Namespace: ns, Name: "x", Labels: map[string]string{"app": "web"}}

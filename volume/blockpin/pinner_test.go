@@ -287,7 +287,7 @@ func TestUnpinWhileTheLoopDeviceIsOpen(t *testing.T) {
 	go func() { done <- f.Unpin(t.Context(), f.at) }()
 	require.Eventually(t, f.clock.HasWaiters, waitTimeout, time.Millisecond)
 	require.NoError(t, open.Close())
-	// Until other processes have closed it, too, each step is an attempt in vain, and Unpin would give up.
+	// Until other processes have closed it, too, each step is an attempt that fails, and Unpin would give up.
 	require.Eventually(t, func() bool { return len(f.pinLoops()) == 0 }, waitTimeout, time.Millisecond)
 	require.NoError(t, f.untilDone(done))
 	f.requireUnpinned()

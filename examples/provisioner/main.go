@@ -31,7 +31,10 @@ func (s share) Delete(pv *corev1.PersistentVolume) error {
 	return os.RemoveAll(filepath.Join(string(s), pv.Name))
 }
 
-func main() { // provisioner DIRECTORY: in a Pod, or with KUBECONFIG set
+func main() { // in a Pod, or with KUBECONFIG set
+	if len(os.Args) != 2 {
+		log.Fatal("usage: provisioner DIRECTORY")
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
 		log.Fatal(err)

@@ -16,7 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -39,6 +42,8 @@ func startWriterAt(t *testing.T, client *fake.Clientset, clock clock.WithTicker)
 	return startWriterWith(t, status.WriterDeps{Client: client, Clock: clock})
 }
 
+// startWriterWith starts a Writer, which ends with the test. In a synctest bubble the clean-up is a part of it, and joins what would
+// be left otherwise when an assertion fails.
 func startWriterWith(t *testing.T, deps status.WriterDeps) *status.Writer {
 	w, err := status.NewWriter(deps, status.WriterConfig{})
 	require.NoError(t, err)
@@ -108,7 +113,7 @@ func TestRefusedStatusIsRetriedRarely(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		w := startInBubble(t, status.WriterDeps{Client: client, Timeline: records})
+		w := startWriterWith(t, status.WriterDeps{Client: client, Timeline: records})
 		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "6.6.6.6"})
 		pass(20 * time.Minute)
 		require.GreaterOrEqual(t, len(tried), 11)
@@ -241,7 +246,7 @@ func TestInitialStatusYields(t *testing.T) {
 		var starting atomic.Bool
 		starting.Store(true)
 		var took []time.Duration
-		w := startInBubble(t, status.WriterDeps{
+		w := startWriterWith(t, status.WriterDeps{
 			Client: client, Observe: func(d time.Duration) { took = append(took, d) },
 			Yields: func(since time.Time) bool { return starting.Load() && time.Since(since) < 5*time.Second },
 		})
@@ -281,7 +286,7 @@ func TestInitialStatusYields(t *testing.T) {
 func TestHurriedStatusIsNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(apiPod())
-		w := startInBubble(t, status.WriterDeps{Client: client, Yields: func(time.Time) bool { return true }})
+		w := startWriterWith(t, status.WriterDeps{Client: client, Yields: func(time.Time) bool { return true }})
 		w.Hurry(apiPod().UID) // nothing is known of it yet
 		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
 		pass(3 * time.Second)
@@ -301,15 +306,32 @@ func TestHurriedStatusIsNotDelayed(t *testing.T) {
 	})
 }
 
+// slowClient takes a second for each write of a Pod. A reactor that sleeps holds the lock of the fake client meanwhile: a read would
+// wait for a mutex, with which the time of a synctest bubble stops, and the test would not end.
+type slowClient struct{ kubernetes.Interface }
+
+func (c slowClient) CoreV1() typedcore.CoreV1Interface { return slowCore{c.Interface.CoreV1()} }
+
+type slowCore struct{ typedcore.CoreV1Interface }
+
+func (c slowCore) Pods(namespace string) typedcore.PodInterface {
+	return slowPods{c.CoreV1Interface.Pods(namespace)}
+}
+
+type slowPods struct{ typedcore.PodInterface }
+
+func (p slowPods) Patch(
+	ctx context.Context, name string, of types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string,
+) (*corev1.Pod, error) {
+	time.Sleep(time.Second)
+	return p.PodInterface.Patch(ctx, name, of, data, options, subresources...)
+}
+
 // TestHurryDuringAWriteIsForTheNextStatus has something fail while an earlier status is being written.
 func TestHurryDuringAWriteIsForTheNextStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(apiPod())
-		client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(time.Second)
-			return false, nil, nil
-		})
-		w := startInBubble(t, status.WriterDeps{Client: client})
+		w := startWriterWith(t, status.WriterDeps{Client: slowClient{client}})
 		w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
 		synctest.Wait()
 		w.Hurry(apiPod().UID)
@@ -325,7 +347,7 @@ func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := timeline.New(clock.RealClock{}, 1)
 		var took []time.Duration
-		w := startInBubble(t, status.WriterDeps{
+		w := startWriterWith(t, status.WriterDeps{
 			Client: fake.NewClientset(apiPod()), Timeline: records, Observe: func(d time.Duration) { took = append(took, d) },
 		})
 
@@ -345,15 +367,6 @@ func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
 		record, _ = records.Record("u")
 		require.Zero(t, record.Stages[1].WaitMs)
 	})
-}
-
-// startInBubble starts a Writer in a synctest bubble, with whose test it ends.
-func startInBubble(t *testing.T, deps status.WriterDeps) *status.Writer {
-	t.Helper()
-	w, err := status.NewWriter(deps, status.WriterConfig{})
-	require.NoError(t, err)
-	go func() { _ = w.Start(t.Context()) }()
-	return w
 }
 
 // pass lets time pass in a synctest bubble, until all goroutines wait again.

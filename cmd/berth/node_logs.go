@@ -14,7 +14,7 @@ type logFlags struct {
 }
 
 func (l *logFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&l.maxSize, "container-log-max-size", "10Mi", "rotate a container's log when it is as large as this")
+	f.StringVar(&l.maxSize, "container-log-max-size", "10Mi", "rotate a container's log when it is as large as this; negative: never")
 	f.IntVar(&l.maxFiles, "container-log-max-files", 5, "maximum number of log files per container, at least 2")
 }
 

@@ -31,7 +31,7 @@ func TestNodeFlagsAreApplied(t *testing.T) {
 	require.InDelta(t, 5, config.Images.PullQPS, 0)
 	require.Empty(t, config.KernelDefaults)
 	config, err = convert("--seccomp-default", "--swap-behavior=LimitedSwap", "--single-process-oom-kill=false", "--pod-max-pids=7",
-		"--registry-qps=0.5", "--image-gc-high-threshold=0", "--fail-swap-on")
+		"--registry-qps=0.5", "--image-gc-high-threshold=0", "--fail-swap-on", "--container-log-max-size=-1")
 	require.NoError(t, err)
 	require.True(t, config.Pods.SeccompDefault && config.Cgroups.FailSwapOn)
 	require.Equal(t, cm.LimitedSwap, config.Cgroups.SwapBehavior)
@@ -39,9 +39,10 @@ func TestNodeFlagsAreApplied(t *testing.T) {
 	require.EqualValues(t, 7, config.Cgroups.PodPidsLimit)
 	require.InDelta(t, 0.5, config.Images.PullQPS, 0)
 	require.Equal(t, 100, config.Images.GCHigh, "never")
+	require.EqualValues(t, -1, config.Logs.MaxSize, "never")
 	for flag, want := range map[string]string{
 		"--swap-behavior=Unlimited": "--swap-behavior", "--enforce-node-allocatable=all": "enforceNodeAllocatable",
-		"--container-log-max-size=large": "containerLogMaxSize", "--container-log-max-size=-1": "containerLogMaxSize",
+		"--container-log-max-size=large": "containerLogMaxSize", "--container-log-max-size=0": "containerLogMaxSize",
 		"--container-log-max-files=1": "containerLogMaxFiles", "--kube-reserved=cpu=-1": "kubeReserved", "--cgroup-driver=docker": "--cgroup-driver",
 	} {
 		_, err := convert(flag)

@@ -154,8 +154,8 @@ type LogsConfig struct {
 	// ContainersDir holds a link to the log of each container, under the name that log collectors look for. Empty makes
 	// none.
 	ContainersDir string
-	// MaxSize is how large a container's log file may grow, in bytes, before it is rotated; 10 MiB if zero. MaxFiles is how
-	// many files each container has at most; 5 if zero.
+	// MaxSize is how large a container's log file may grow, in bytes, before it is rotated; 10 MiB if zero, never if
+	// negative. MaxFiles is how many files each container has at most; 5 if zero.
 	MaxSize  int64
 	MaxFiles int
 	// MaxWorkers is how many logs are rotated at once; 1 if zero. MonitorPeriod is the longest time between two checks of a

@@ -32,7 +32,8 @@ import (
 // Config holds the values of a Manager.
 type Config struct {
 	NodeName, PodLogsDir string
-	// LogMaxSize and LogMaxFiles limit the log files of a container; zero means the defaults of package rotate.
+	// LogMaxSize and LogMaxFiles limit the log files of a container; zero means the defaults of package rotate. With a negative
+	// LogMaxSize no log is rotated.
 	LogMaxSize  int64
 	LogMaxFiles int
 	// LogWorkers is how many logs are rotated at once, and LogPeriod the longest time between two checks of a log.
@@ -122,7 +123,7 @@ func (d *Deps) validate() error {
 type Manager struct {
 	config    Config
 	deps      Deps
-	rotator   *rotate.Rotator
+	rotator   *rotate.Rotator   // nil if no log is rotated
 	collector *images.Collector // nil if images are not collected
 
 	cleaning sync.Mutex // held during an attempt to clean up after Pods that no longer exist
@@ -137,14 +138,16 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}
 	m := &Manager{config: config, deps: deps, orphansLeft: wakeup.NewSignal()}
 	var err error
-	if m.rotator, err = rotate.New(rotate.Deps{
-		Runtime: deps.Runtime, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
-	}, rotate.Config{
-		MaxSize: config.LogMaxSize, MaxFiles: config.LogMaxFiles, Workers: config.LogWorkers, Period: config.LogPeriod,
-	}); err != nil {
-		return nil, err
+	if config.LogMaxSize >= 0 {
+		if m.rotator, err = rotate.New(rotate.Deps{
+			Runtime: deps.Runtime, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
+		}, rotate.Config{
+			MaxSize: config.LogMaxSize, MaxFiles: config.LogMaxFiles, Workers: config.LogWorkers, Period: config.LogPeriod,
+		}); err != nil {
+			return nil, err
+		}
+		deps.PodEvents.Subscribe(func(event status.Event) { m.rotator.SetLogs(string(event.UID), m.openLogs(event)) })
 	}
-	deps.PodEvents.Subscribe(func(event status.Event) { m.rotator.SetLogs(string(event.UID), m.openLogs(event)) })
 	if config.ImageGCHigh == 0 && config.ImageMaxAge == 0 {
 		return m, nil
 	}
@@ -176,7 +179,9 @@ func (m *Manager) RemoveImages(ctx context.Context) error {
 // Start works until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(contain.Func("housekeeping.Start", "", func() error { return m.rotator.Start(ctx) }))
+	if m.rotator != nil {
+		group.Go(contain.Func("housekeeping.Start", "", func() error { return m.rotator.Start(ctx) }))
+	}
 	if m.collector != nil {
 		group.Go(contain.Func("housekeeping.Start", "", func() error { return m.collector.Start(ctx) }))
 	}

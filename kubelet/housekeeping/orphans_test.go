@@ -38,17 +38,25 @@ type noWorkers struct{}
 func (noWorkers) Pods() []*corev1.Pod { return nil }
 func (noWorkers) Has(types.UID) bool  { return false }
 
+// newManager returns a Manager of one orphaned Pod.
+func newManager(t *testing.T, pod *orphanedPod, ready <-chan struct{}, config Config) *Manager {
+	t.Helper()
+	config.NodeName, config.PodLogsDir = "n", t.TempDir()
+	m, err := New(Deps{
+		Runtime: fake.New(clock.RealClock{}), Workers: noWorkers{}, PodEvents: &status.Broadcaster{}, Volumes: pod, Cgroups: pod, Allocations: pod,
+		Ready: []<-chan struct{}{ready}, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
+		Logger: slog.New(slog.DiscardHandler),
+	}, config)
+	require.NoError(t, err)
+	return m
+}
+
 // TestFailedCleanupIsRetried has volumes that are busy at first. The cleanup is tried again, ever more rarely, and never
 // after it has succeeded, unless CleanupOrphans fails.
 func TestFailedCleanupIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, ready := &orphanedPod{}, make(chan struct{})
-		m, err := New(Deps{
-			Runtime: fake.New(clock.RealClock{}), Workers: noWorkers{}, PodEvents: &status.Broadcaster{}, Volumes: pod, Cgroups: pod, Allocations: pod,
-			Ready: []<-chan struct{}{ready}, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
-			Logger: slog.New(slog.DiscardHandler),
-		}, Config{NodeName: "n", PodLogsDir: t.TempDir()})
-		require.NoError(t, err)
+		m := newManager(t, pod, ready, Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { m.runOrphanCleanup(ctx); close(done) }()

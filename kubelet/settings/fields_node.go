@@ -85,7 +85,7 @@ func imageFields() []Field {
 		{Path: "imageGCHighThresholdPercent", Flag: "image-gc-high-threshold", Support: Honoured,
 			Does: "the usage of the images' disk above which unused images are removed; 100: never"},
 		{Path: "imageGCLowThresholdPercent", Flag: "image-gc-low-threshold", Support: Honoured, Does: "the usage that removing images aims at"},
-		{Path: "containerLogMaxSize", Flag: "container-log-max-size", Support: Honoured, Does: "the size at which a container's log is rotated"},
+		{Path: "containerLogMaxSize", Flag: "container-log-max-size", Support: Honoured, Does: "the size at which a container's log is rotated; negative: never"},
 		{Path: "containerLogMaxFiles", Flag: "container-log-max-files", Support: Honoured, Does: "how many log files a container has at most"},
 		{Path: "containerLogMaxWorkers", Support: Honoured, Does: "how many logs are rotated at the same time"},
 		{Path: "containerLogMonitorInterval", Support: Honoured,

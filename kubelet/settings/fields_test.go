@@ -312,12 +312,13 @@ func TestMessagesNameTimesAsFilesHaveThem(t *testing.T) {
 }
 
 // TestWrongValuesAreNamedBeforeAKubeletStarts has values that upstream's validation refuses: a kubelet that starts with them would fail later,
-// again and again.
+// again and again. A log size of 0 is accepted upstream, and rotates each log at each check.
 func TestWrongValuesAreNamedBeforeAKubeletStarts(t *testing.T) {
 	for text, want := range map[string]string{
 		"tracing: {samplingRatePerMillion: -1}":      "tracing.samplingRatePerMillion",
 		"tracing: {samplingRatePerMillion: 2000000}": "tracing.samplingRatePerMillion",
 		"tracing: {endpoint: 'http://a b'}":          "tracing.endpoint",
+		"containerLogMaxSize: '0'":                   "containerLogMaxSize",
 		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a*b']}": `preloadedImagesVerificationAllowlist: "a*b"`,
 		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a:1']}": `preloadedImagesVerificationAllowlist: "a:1"`,
 	} {
@@ -327,7 +328,7 @@ func TestWrongValuesAreNamedBeforeAKubeletStarts(t *testing.T) {
 		require.ErrorContains(t, err, want, text)
 	}
 	c := &Configuration{}
-	require.NoError(t, yaml.UnmarshalStrict([]byte("{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, "+
+	require.NoError(t, yaml.UnmarshalStrict([]byte("{containerLogMaxSize: '-1', imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, "+
 		"preloadedImagesVerificationAllowlist: ['registry.example.com/*', busybox], tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}}"), c))
 	_, err := Convert(c)
 	require.NoError(t, err)

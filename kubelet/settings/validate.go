@@ -181,7 +181,7 @@ func (p *problems) images(c *Configuration) {
 
 func (p *problems) logs(c *Configuration) {
 	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
-	p.want(err == nil && size.Sign() > 0, "containerLogMaxSize", c.ContainerLogMaxSize, "a size such as 10Mi: a log without limit fills the disk")
+	p.want(err == nil && size.Sign() != 0, "containerLogMaxSize", c.ContainerLogMaxSize, "a size such as 10Mi, or a negative one to rotate no log")
 	p.want(*c.ContainerLogMaxFiles > 1, "containerLogMaxFiles", *c.ContainerLogMaxFiles, "2 or more")
 	p.want(*c.ContainerLogMaxWorkers >= 1, "containerLogMaxWorkers", *c.ContainerLogMaxWorkers, "1 or more")
 	interval := c.ContainerLogMonitorInterval.Duration

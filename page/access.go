@@ -105,6 +105,9 @@ func (a *access) guard(next http.Handler) http.Handler {
 			return
 		}
 		if token != "" && r.URL.Path == "/" {
+			if r.Method == http.MethodHead { // what checks links, as a chat does, must not use this one up
+				return
+			}
 			a.enter(w, r, token)
 			return
 		}

@@ -88,6 +88,9 @@ func enter(t *testing.T, server *page.Server) *http.Cookie {
 func TestALinkWorksOnce(t *testing.T) {
 	server, clock := newServer(t)
 	link := path(t, server.URL())
+	head := request{method: http.MethodHead, target: link}.send(t, server)
+	require.Equal(t, http.StatusOK, head.StatusCode)
+	require.Empty(t, head.Cookies(), "a check of the link is not its use")
 	require.Equal(t, http.StatusOK, request{target: link}.send(t, server).StatusCode)
 	require.Equal(t, http.StatusUnauthorized, request{target: link}.send(t, server).StatusCode, "used")
 	require.Equal(t, http.StatusUnauthorized, request{target: "/?token=wrong"}.send(t, server).StatusCode)
@@ -99,6 +102,7 @@ func TestALinkWorksOnce(t *testing.T) {
 
 	cookie := enter(t, server)
 	require.Equal(t, http.StatusOK, request{target: "/", cookie: cookie}.send(t, server).StatusCode)
+	require.Equal(t, http.StatusOK, request{method: http.MethodHead, target: "/events?page=/", cookie: cookie}.send(t, server).StatusCode, "it ends")
 	clock.Step(12 * time.Hour)
 	require.Equal(t, http.StatusUnauthorized, request{target: "/", cookie: cookie}.send(t, server).StatusCode, "the session has expired")
 }

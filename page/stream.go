@@ -87,13 +87,16 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such page", http.StatusNotFound)
 		return
 	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	if r.Method == http.MethodHead { // its response has no body, and would not end
+		return
+	}
 	h, release, err := s.open()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
 	defer release()
-	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	flusher := http.NewResponseController(w)
 	if flusher.Flush() != nil {

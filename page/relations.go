@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/timeline"
@@ -103,6 +105,12 @@ func (h *hub) podsOf(ctx context.Context, ref timeline.Ref) [][]relative {
 		}
 		selector := labels.SelectorFromSet(service.Spec.Selector)
 		matches = func(pod *corev1.Pod) bool { return selector.Matches(labels.Set(pod.Labels)) }
+	case explain.KindDeployment:
+		sets := h.setsOf(ref)
+		matches = func(pod *corev1.Pod) bool {
+			owner := metav1.GetControllerOf(pod)
+			return owner != nil && sets[owner.UID]
+		}
 	case explain.KindReplicaSet:
 		matches = func(pod *corev1.Pod) bool {
 			owner := metav1.GetControllerOf(pod)
@@ -117,6 +125,18 @@ func (h *hub) podsOf(ctx context.Context, ref timeline.Ref) [][]relative {
 	})
 	slices.SortFunc(chains, func(a, b []relative) int { return strings.Compare(a[1].Link, b[1].Link) })
 	return chains[:min(len(chains), maxRelatives)]
+}
+
+// setsOf returns the UIDs of a Deployment's ReplicaSets.
+func (h *hub) setsOf(ref timeline.Ref) map[types.UID]bool {
+	sets := make(map[types.UID]bool)
+	for _, found := range listAll(h.informers.of[replicaSets].GetIndexer(), ref.Namespace) {
+		set := found.(*appsv1.ReplicaSet)
+		if owner := metav1.GetControllerOf(set); owner != nil && owner.UID == ref.UID {
+			sets[set.UID] = true
+		}
+	}
+	return sets
 }
 
 // maxFound bounds the results of a search.

@@ -28,7 +28,8 @@ type hub struct {
 	command   func(string) string
 	cancel    context.CancelFunc
 	usage     *usage
-	namespace string // the only one that is shown; empty for all
+	namespace string        // the only one that is shown; empty for all
+	answered  wakeup.Signal // is set when a record was read without the stream of changes
 
 	mu        sync.Mutex // guards all below
 	versions  versions
@@ -66,7 +67,7 @@ func newHub(ctx context.Context, deps Deps, config Config) (*hub, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hub{
-		records: deps.Records, command: config.Command, namespace: config.Namespace, cancel: cancel,
+		records: deps.Records, command: config.Command, namespace: config.Namespace, cancel: cancel, answered: wakeup.NewSignal(),
 		listeners: make(map[wakeup.Signal]struct{}), known: make(map[types.UID]timeline.Record), rows: make(map[types.UID]*row),
 	}
 	if h.informers, err = newInformerSet(client, config.Namespace, h.objectChanged); err != nil {
@@ -92,22 +93,33 @@ func (h *hub) close() {
 	h.informers.factory.Shutdown()
 }
 
-// follow keeps the records current until ctx ends or the running berth does.
+// follow keeps the records current until ctx ends. When the running berth ends, each record is read anew, until one can be read again:
+// then there is a berth that has a stream.
 func (h *hub) follow(ctx context.Context) {
-	_ = h.records.Stages(ctx, "", func() { h.setStreaming(true) }, func(change timeline.Change) {
-		h.mu.Lock()
-		defer h.mu.Unlock() // at once, or a read that is going on would keep the old record
-		delete(h.known, change.Ref.UID)
-		switch {
-		case change.Ref.UID == "": // changes were lost, of unknown objects
-			h.versions.raiseAll()
-			clear(h.known)
-		case h.versions.raise(change.Ref.UID):
-			clear(h.known)
+	for {
+		_ = h.records.Stages(ctx, "", func() { h.setStreaming(true) }, h.stageChanged)
+		h.setStreaming(false)
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.answered.C():
 		}
-		notify(h.listeners)
-	})
-	h.setStreaming(false) // without the stream each record is read anew
+	}
+}
+
+// stageChanged notes that a record has changed.
+func (h *hub) stageChanged(change timeline.Change) {
+	h.mu.Lock()
+	defer h.mu.Unlock() // at once, or a read that is going on would keep the old record
+	delete(h.known, change.Ref.UID)
+	switch {
+	case change.Ref.UID == "": // changes were lost, of unknown objects
+		h.versions.raiseAll()
+		clear(h.known)
+	case h.versions.raise(change.Ref.UID):
+		clear(h.known)
+	}
+	notify(h.listeners)
 }
 
 func (h *hub) setStreaming(streaming bool) {
@@ -115,6 +127,10 @@ func (h *hub) setStreaming(streaming bool) {
 	defer h.mu.Unlock()
 	h.streaming = streaming
 	clear(h.known)
+	if streaming { // what changed until now was missed
+		h.versions.raiseAll()
+		notify(h.listeners)
+	}
 }
 
 // Record implements explain.Records: it reads each record once for each change.
@@ -132,7 +148,10 @@ func (h *hub) Record(ctx context.Context, uid types.UID) (timeline.Record, bool,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.streaming && h.versions.get(uid) == version {
+	switch {
+	case !h.streaming:
+		h.answered.Notify()
+	case h.versions.get(uid) == version:
 		h.known[uid] = record
 	}
 	return record, found, nil

@@ -110,6 +110,20 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 	require.FileExists(t, r.at("var/lib/berthold"))
 }
 
+// TestPurgeNamesDataBehindALink has an administrator's link to another disk in the place of the data directory.
+func TestPurgeNamesDataBehindALink(t *testing.T) {
+	r := newDebianRoot(t)
+	r.mustDpkg("--install", debOf(t, "1.2.3"))
+	r.write("srv/disk/cluster.json", "{}")
+	require.NoError(t, os.Symlink("/srv/disk", r.at("var/lib/berth")))
+	r.mustDpkg("--remove", "berth")
+	out := r.mustDpkg("--purge", "berth")
+	require.Contains(t, out, "kept /srv/disk, to which the link /var/lib/berth leads: unmount what is mounted below it and delete both if you do not need them")
+	require.FileExists(t, r.at("srv/disk/cluster.json"))
+	_, err := os.Lstat(r.at("var/lib/berth"))
+	require.NoError(t, err)
+}
+
 // TestPurgeKeepsTheDataOfACluster refuses while a process of a cluster runs that no service has started, and leaves a file system
 // that is mounted at the data directory.
 func TestPurgeKeepsTheDataOfACluster(t *testing.T) {

@@ -112,13 +112,16 @@ func (r Records) Add(result Result, subject, machine string) Records {
 	return all
 }
 
-// Pending returns those of the names that have no record, or whose record is to be replaced because again returns true for it.
+// Pending returns those of the names that have no record, or whose record is to be replaced because again returns true for it:
+// those without one first, then those with the oldest, so that runs with a limit come to all of them.
 func (r Records) Pending(names []string, again func(Record) bool) []string {
-	done := make(map[string]bool)
+	done, dates := make(map[string]bool), make(map[string]string)
 	for _, record := range r {
-		done[record.Name] = !again(record)
+		done[record.Name], dates[record.Name] = !again(record), record.Date
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return done[name] })
+	pending := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return done[name] })
+	slices.SortStableFunc(pending, func(a, b string) int { return cmp.Compare(dates[a], dates[b]) })
+	return pending
 }
 
 // Subjects counts the records of each subject and machine, as "subject, machine".

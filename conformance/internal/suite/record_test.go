@@ -45,6 +45,12 @@ func TestRecordsAccumulateOverRuns(t *testing.T) {
 	if pending := records.Pending(all, never); len(pending) > 0 {
 		t.Errorf("after the second run these are pending: %q", pending)
 	}
+	records[0].Date, records[1].Date, records[2].Date = "2026-01-02", "2026-01-02", "2026-01-01"
+	oldest := records[2].Name
+	again := records.Pending(append([]string{"new"}, all...), func(suite.Record) bool { return true })
+	if len(again) != 4 || again[0] != "new" || again[1] != oldest {
+		t.Errorf("to run again, the oldest first: %q", again)
+	}
 	failed := records.Pending(all, func(r suite.Record) bool { return r.State == suite.StateFailed })
 	if !slices.Equal(failed, []string{podsFail}) {
 		t.Errorf("to run again: %q", failed)

@@ -143,6 +143,9 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	if err != nil {
 		return err
 	}
+	if chosen, err = c.limit(chosen); err != nil {
+		return err
+	}
 	bin, err := filepath.Abs(c.bin)
 	if err != nil {
 		return fmt.Errorf("flag -bin: %w", err)
@@ -203,6 +206,31 @@ func allowance(budget time.Duration) string {
 		return "no bound on its time"
 	}
 	return "may take " + budget.Round(time.Second).String()
+}
+
+// limit returns the benchmarks that have a case and a variant of those asked for. Each variant must be one of them.
+func (c command) limit(chosen []harness.Benchmark) ([]harness.Benchmark, error) {
+	options := harness.Options{Cases: c.cases, Variants: c.variants}
+	known := make(map[string]bool)
+	var left []harness.Benchmark
+	for _, b := range chosen {
+		variants := options.Chosen(b)
+		if len(variants) > 0 {
+			left = append(left, b)
+		}
+		for _, name := range variants {
+			known[name] = true
+		}
+	}
+	if len(left) == 0 {
+		return nil, fmt.Errorf("-cases %q -variant %q: no benchmark that was chosen has such a case with such a variant", c.cases, c.variants)
+	}
+	for _, name := range c.variants {
+		if !known[name] {
+			return nil, fmt.Errorf("-variant %q: no case that was chosen has it", name)
+		}
+	}
+	return left, nil
 }
 
 func choose(all []harness.Benchmark, names []string) ([]harness.Benchmark, error) {

@@ -30,3 +30,24 @@ func TestChoose(t *testing.T) {
 	_, err = choose(benchmarks(), []string{"speed"})
 	require.ErrorContains(t, err, "there are pod, idle, volumes, cluster")
 }
+
+// TestNothingToMeasureIsAnError has names of cases and variants that no benchmark has, and some that one has.
+func TestNothingToMeasureIsAnError(t *testing.T) {
+	all := []harness.Benchmark{
+		{Name: "a", Cases: []harness.Case{{Name: "small", Variants: []harness.Variant{{Name: "berth"}, {Name: "upstream"}}}}},
+		{Name: "b", Cases: []harness.Case{{Name: "large", Variants: []harness.Variant{{Name: "berth"}}}}},
+	}
+	for _, wrong := range []command{
+		{cases: "medium"}, {variants: []string{"bert"}}, {variants: []string{"berth", "bert"}}, {cases: "large", variants: []string{"upstream"}},
+	} {
+		_, err := wrong.limit(all)
+		require.ErrorContains(t, err, "chosen", "%+v", wrong)
+	}
+	left, err := command{variants: []string{"upstream"}}.limit(all)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "the others need no set-up")
+	require.Equal(t, "a", left[0].Name)
+	left, err = command{}.limit(all)
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+}

@@ -85,6 +85,28 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	return data, nil
 }
 
+// Chosen returns the names of the variants of a benchmark that the options choose, those of each case one after the other.
+func (o Options) Chosen(b Benchmark) []string {
+	var names []string
+	for i := range b.Cases {
+		if strings.Contains(b.Cases[i].Name, o.Cases) {
+			names = append(names, o.variants(&b.Cases[i])...)
+		}
+	}
+	return names
+}
+
+// variants returns the names of the variants of a case that the options choose.
+func (o Options) variants(c *Case) []string {
+	var names []string
+	for _, v := range c.Variants {
+		if len(o.Variants) == 0 || slices.Contains(o.Variants, v.Name) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
 // interleave runs a round of each case, then the next, so that a busy machine affects all of them alike.
 func interleave(ctx context.Context, b Benchmark, options Options, env map[string]string, began time.Time) []CaseData {
 	var runners []*runner
@@ -127,12 +149,7 @@ func newRunner(benchmark string, c *Case, options Options, env map[string]string
 		r.rounds = min(r.rounds, c.Rounds)
 	}
 	r.result = CaseData{Name: c.Name, Scale: c.Scale, Metrics: c.Metrics, Targets: c.Targets, Failed: map[string]string{}}
-	for _, v := range c.Variants {
-		if len(options.Variants) > 0 && !slices.Contains(options.Variants, v.Name) {
-			continue
-		}
-		r.result.Variants = append(r.result.Variants, v.Name)
-	}
+	r.result.Variants = options.variants(c)
 	return r
 }
 

@@ -20,7 +20,8 @@ import (
 )
 
 // hub has what all open pages share: the cluster's objects and the records of what happened to them. It exists from the first
-// page until a while after the last, so that nothing is read while no page is open.
+// page until a while after the last, so that nothing is read while no page is open. It has many methods
+// because each view reads the same objects, records and versions under its locks.
 type hub struct {
 	source    explain.Source
 	informers *informerSet

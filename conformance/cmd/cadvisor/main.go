@@ -37,7 +37,7 @@ func main() {
 
 func run(port int, profiling bool) error {
 	longest, dynamic := time.Minute, true // cAdvisor's defaults
-	all := []string{""} // prefixes of the cgroups that are measured
+	all := []string{""}                   // prefixes of the cgroups that are measured
 	m, err := manager.New(memory.New(keepStats, nil), sysfs.NewRealSysFs(),
 		manager.HousekeepingConfig{Interval: &longest, AllowDynamic: &dynamic},
 		container.MetricSet{container.CpuUsageMetrics: {}, container.MemoryUsageMetrics: {}}, http.DefaultClient, all, nil, "", 0)

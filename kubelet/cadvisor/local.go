@@ -2,7 +2,6 @@ package cadvisor
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,12 +17,6 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
-
-// readTries is how often a cgroup is read that is there each time: a removal lasts for one of them.
-const readTries = 3
-
-// errUncounted is the error of a cgroup of which the kernel counts nothing.
-var errUncounted = errors.New("neither its CPU time nor its memory is counted")
 
 // Local is the machine that this process runs on. It is safe for concurrent use.
 type Local struct {
@@ -84,31 +77,18 @@ func (l *Local) SubcontainerInfo(name string, _ *v1.ContainerInfoRequest) (map[s
 	}
 	all := make(map[string]*v1.ContainerInfo, len(names))
 	for _, one := range names {
-		info, err := l.listed(one)
-		if one != name && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, errUncounted)) {
-			continue // it has ended meanwhile, or is created or removed in one hierarchy after the other
-		}
-		if err != nil {
+		info, err := l.ContainerInfo(one, nil)
+		switch {
+		case err == nil:
+			all[one] = info
+		case one == name:
 			return nil, err
+		default:
+			// It ends meanwhile, for which the kernel has errors of many kinds, or is not there in all hierarchies yet. What
+			// cannot be read of one must not hide the others.
 		}
-		all[one] = info
 	}
 	return all, nil
-}
-
-// listed returns the usage of a cgroup that has just been listed. The errors of one that ends while it is read are of many kinds,
-// and the kernel removes some of its files before the directory. So it is looked for again, until the error is fs.ErrNotExist.
-func (l *Local) listed(name string) (info *v1.ContainerInfo, err error) {
-	for range readTries {
-		groups, findErr := find(name)
-		if findErr != nil {
-			return nil, findErr
-		}
-		if info, err = l.info(name, groups); err == nil {
-			return info, nil
-		}
-	}
-	return nil, err
 }
 
 // ContainerInfoV2 implements Interface.

@@ -49,7 +49,7 @@ func (l *Local) info(name string, dirs groups) (*v1.ContainerInfo, error) {
 		spec.HasMemory, spec.Memory.Limit, spec.Memory.SwapLimit = true, machine.MemoryCapacity, machine.SwapCapacity
 	}
 	if !spec.HasCpu && !spec.HasMemory {
-		return nil, fmt.Errorf("cgroup %q: %w", name, errUncounted)
+		return nil, fmt.Errorf("cgroup %q: neither its CPU time nor its memory is counted", name)
 	}
 	stats, err := libcontainer.NewHandler(manager, "/", pid, measured()).GetStats()
 	if err != nil {

@@ -84,7 +84,7 @@ func (l *Local) SubcontainerInfo(name string, _ *v1.ContainerInfoRequest) (map[s
 		case one == name:
 			return nil, err
 		default:
-			// It ends meanwhile, for which the kernel has errors of many kinds, or is not there in all hierarchies yet. What
+			// It ends meanwhile, for which the kernel has errors of many kinds, or exists in some of the hierarchies only. What
 			// cannot be read of one must not hide the others.
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/csi"
 	"github.com/berth-dev/berth/internal/testleak"
+	"github.com/berth-dev/berth/internal/testwatch"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
@@ -85,50 +86,10 @@ func newFixture(t *testing.T) *fixture {
 		// Under the lock, for the tracker reads and writes in two steps: a change between them would be lost.
 		return clienttesting.ObjectReaction(w.client.Tracker())(action)
 	})
-	w.client.PrependWatchReactor("*", w.watchCopies)
+	w.client.PrependWatchReactor("*", testwatch.Copies(w.client.Tracker())) // informers change what they get
 	w.attacher()
 	t.Cleanup(func() { w.stopController() })
 	return w
-}
-
-// watchCopies watches as the fake client does, but hands out copies: of what is there at the beginning that one gives its
-// own objects, and informers change what they get.
-func (w *fixture) watchCopies(action clienttesting.Action) (bool, watch.Interface, error) {
-	watcher, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace(),
-		action.(clienttesting.WatchActionImpl).ListOptions)
-	if err != nil {
-		return true, nil, err
-	}
-	c := &copyingWatch{Interface: watcher, out: make(chan watch.Event), done: make(chan struct{})}
-	go c.run()
-	return true, c, nil
-}
-
-// copyingWatch is a watch with objects of the watcher's own.
-type copyingWatch struct {
-	watch.Interface
-	out  chan watch.Event
-	once sync.Once
-	done chan struct{}
-}
-
-func (c *copyingWatch) ResultChan() <-chan watch.Event { return c.out }
-
-func (c *copyingWatch) Stop() {
-	c.once.Do(func() { close(c.done) })
-	c.Interface.Stop()
-}
-
-func (c *copyingWatch) run() {
-	defer close(c.out)
-	for event := range c.Interface.ResultChan() {
-		event.Object = event.Object.DeepCopyObject()
-		select {
-		case c.out <- event:
-		case <-c.done:
-			return
-		}
-	}
 }
 
 // deleteAttachment does what finalizers do: the object gets a deletion time and the attacher removes it.

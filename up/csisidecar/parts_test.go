@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,15 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/testlog"
+	"github.com/berth-dev/berth/internal/testwatch"
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/up/csisidecar"
@@ -42,7 +40,7 @@ type parts struct {
 func startParts(t *testing.T, driver *leastDriver, objects ...runtime.Object) *parts {
 	t.Helper()
 	p := &parts{t: t, client: fake.NewClientset(objects...), events: record.NewFakeRecorder(5000)}
-	p.client.PrependWatchReactor("*", p.watchCopies)
+	p.client.PrependWatchReactor("*", testwatch.Copies(p.client.Tracker())) // informers change what they get
 	clock := testclock.NewFakeClock(time.Now())
 	sidecar, err := csisidecar.New(csisidecar.Deps{
 		Client: p.client, Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Clock: clock, Recorder: p.events,
@@ -61,45 +59,6 @@ func startParts(t *testing.T, driver *leastDriver, objects ...runtime.Object) *p
 		require.NoError(t, <-done)
 	})
 	return p
-}
-
-// watchCopies watches as the fake client does, but hands out copies: of what changed since the list that one gives its own objects, and
-// the informers drop fields of what they get.
-func (p *parts) watchCopies(action clienttesting.Action) (bool, watch.Interface, error) {
-	stream, err := p.client.Tracker().Watch(action.GetResource(), action.GetNamespace(), action.(clienttesting.WatchActionImpl).ListOptions)
-	if err != nil {
-		return true, nil, err
-	}
-	c := &copyingWatch{Interface: stream, out: make(chan watch.Event), done: make(chan struct{})}
-	go c.run()
-	return true, c, nil
-}
-
-// copyingWatch is a watch with objects of its own.
-type copyingWatch struct {
-	watch.Interface
-	out  chan watch.Event
-	once sync.Once
-	done chan struct{} // closed by Stop
-}
-
-func (c *copyingWatch) ResultChan() <-chan watch.Event { return c.out }
-
-func (c *copyingWatch) Stop() {
-	c.once.Do(func() { close(c.done) })
-	c.Interface.Stop()
-}
-
-func (c *copyingWatch) run() {
-	defer close(c.out)
-	for event := range c.Interface.ResultChan() {
-		event.Object = event.Object.DeepCopyObject()
-		select {
-		case c.out <- event:
-		case <-c.done:
-			return
-		}
-	}
 }
 
 // waitEvent waits for an event that contains the text.

@@ -86,13 +86,30 @@ func TestLostEventsMayBeThoseOfKubeProxysTables(t *testing.T) {
 	require.True(t, removed.areMissing(map[nftTable]bool{other: true}))
 }
 
-// TestPodsOfAnEarlierRunAreRestrictedAgain has a Pod that ran on while the cluster was stopped and another program removed all tables.
-func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
-	for _, program := range []string{"nft", "ip"} {
+// needPrograms skips a test on a machine without the programs.
+func needPrograms(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("needs ", program)
 		}
 	}
+}
+
+// keepTables runs what makes the cluster's tables again until the test ends.
+func keepTables(t *testing.T, c *Cluster) {
+	t.Helper()
+	keep, err := c.newTables()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- keep(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+}
+
+// TestPodsOfAnEarlierRunAreRestrictedAgain has a Pod that ran on while the cluster was stopped and another program removed all tables.
+func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
+	needPrograms(t, "nft", "ip")
 	if testnet.RunInNew(t) {
 		return
 	}
@@ -106,12 +123,7 @@ func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
 		"ips": [{"interface": 2, "address": "10.1.0.5/16"}]}}`), 0o600))
 	require.NoError(t, addressfilter.Table{Bridge: c.Bridge()}.Install(t.Context()), "the next start writes the table")
 
-	keep, err := c.newTables()
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- keep(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	keepTables(t, c)
 	require.EventuallyWithT(t, func(now *assert.CollectT) {
 		listed, err := exec.CommandContext(t.Context(), "nft", "list", "set", "bridge", c.Bridge(), "addresses").Output()
 		require.NoError(now, err)
@@ -136,12 +148,7 @@ func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
 	c.runtime.Store(&containerd.Config{
 		Bridge: c.Bridge(), PodCIDR: netip.MustParsePrefix("10.1.0.0/16"), ClusterMasquerade: true, Machine: containerd.Machine{Firewall: "iptables"},
 	})
-	keep, err := c.newTables()
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- keep(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	keepTables(t, c)
 	for range 4 { // at the start, and when the watch of events begins, the rule is checked anyway
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
 			if clock.HasWaiters() {
@@ -157,11 +164,7 @@ func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
 
 // TestHostPortsAreMadeAgain has a program in the place of the plugin portmap, which makes a table.
 func TestHostPortsAreMadeAgain(t *testing.T) {
-	for _, program := range []string{"nft", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("needs ", program)
-		}
-	}
+	needPrograms(t, "nft", "ip")
 	if testnet.RunInNew(t) {
 		return
 	}
@@ -184,12 +187,7 @@ esac
 	require.NoError(t, os.WriteFile(file, []byte(`{"config": "`+network+`", "networkName": "`+c.Bridge()+`", "capabilityArgs": {"portMappings": [{"hostPort": 80}]},
 		"result": {"interfaces": [{"name": "pod0"}]}}`), 0o600))
 
-	keep, err := c.newTables()
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- keep(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	keepTables(t, c)
 	for range 4 { // at the start, and when the watch of events begins, they are checked anyway
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
 			listed, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output()
@@ -202,11 +200,7 @@ esac
 
 // TestRulesOfAnEarlierRunAreRemoved has a run without components whose rules an earlier run has left for Pods that run on.
 func TestRulesOfAnEarlierRunAreRemoved(t *testing.T) {
-	for _, program := range []string{"nft", "iptables", "ip6tables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("needs ", program)
-		}
-	}
+	needPrograms(t, "nft", "iptables", "ip6tables")
 	if testnet.RunInNew(t) {
 		return
 	}

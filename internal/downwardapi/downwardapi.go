@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 )
 
 // MetadataField returns the value of a field of the Pod's metadata. ok is false if the path is none.
@@ -75,7 +76,7 @@ func ResourceField(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFie
 	kind, rest, _ := strings.Cut(ref.Resource, ".")
 	name := corev1.ResourceName(rest)
 	known := name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage
-	if !known && !strings.HasPrefix(rest, corev1.ResourceHugePagesPrefix) {
+	if !known && !resourcename.IsHugePages(name) {
 		return "", fmt.Errorf("read resourceFieldRef %q: not a resource that can be referred to", ref.Resource)
 	}
 	var amount resource.Quantity

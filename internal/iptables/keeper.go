@@ -30,7 +30,7 @@ type Deps struct {
 	// Run runs a program and returns its output; nil executes it.
 	Run func(ctx context.Context, program string, args ...string) (output []byte, err error)
 	// Watch is that of nftwatch.Deps.
-	Watch  func(ctx context.Context, concerns func(nftwatch.Deletion) bool, started, deleted func()) error
+	Watch  func(ctx context.Context, concerns func(nftwatch.Change) bool, started, changed func()) error
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
@@ -72,8 +72,8 @@ const (
 	Last Place = iota
 	// First is before all other rules.
 	First
-	// BeforeRest is after all other rules, but before one that drops or rejects whatever reaches it. A rule that is behind such
-	// a one is moved. The rule must have a target alone.
+	// BeforeRest is after all other rules that may drop or reject, but before one that drops or rejects whatever reaches it. A rule
+	// that is elsewhere is moved, also when another program adds one behind it. The rule must have a target alone.
 	BeforeRest
 )
 
@@ -166,17 +166,20 @@ func IsLegacy(ctx context.Context) bool {
 
 func isLegacy(version []byte) bool { return !strings.Contains(string(version), "nf_tables") }
 
-// concerns reports whether a deletion concerns what is kept.
-func (c Config) concerns(deleted nftwatch.Deletion) bool {
+// concerns reports whether a change concerns what is kept.
+func (c Config) concerns(change nftwatch.Change) bool {
 	var rules Rules
-	switch deleted.Family {
+	switch change.Family {
 	case unix.NFPROTO_IPV4:
 		rules = c.IPv4
 	case unix.NFPROTO_IPV6:
 		rules = c.IPv6
 	}
 	matches := func(chain Chain) bool {
-		return chain.Table == deleted.Table && (deleted.Chain == "" || chain.Name == deleted.Chain)
+		return chain.Table == change.Table && (change.Chain == "" || chain.Name == change.Chain)
+	}
+	if change.Added {
+		return slices.ContainsFunc(rules.Rules, func(r Rule) bool { return r.Place == BeforeRest && matches(r.Chain) })
 	}
 	return slices.ContainsFunc(rules.Chains, matches) || slices.ContainsFunc(rules.Rules, func(r Rule) bool { return matches(r.Chain) })
 }

@@ -56,7 +56,7 @@ func TestMachineWithoutIPTables(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, New(Deps{
 		Run: func(context.Context, string, ...string) ([]byte, error) { return nil, exec.ErrNotFound },
-		Watch: func(context.Context, func(nftwatch.Deletion) bool, func(), func()) error {
+		Watch: func(context.Context, func(nftwatch.Change) bool, func(), func()) error {
 			require.Fail(t, "nothing to watch")
 			return nil
 		},
@@ -230,49 +230,124 @@ func TestRulesThatDropTheRestAreFound(t *testing.T) {
 		"sometimes there":  {"-A FORWARD -i a -j REST\n-A FORWARD -j EMPTY\n-A REST -j DROP\n", 0, 0},
 		"a longer name":    {"-A FORWARD -j OURS-TOO\n", 0, 0},
 	} {
-		has, rest := positions(test.listed, rule)
+		has, rest := parseChains(test.listed).positions(rule)
 		require.Equal(t, []int{test.has, test.rest}, []int{has, rest}, name)
 	}
 }
 
-// TestARuleIsKeptBeforeWhatDropsTheRest has the real iptables, whose rules other programs change.
-func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
+// needsEvents skips a test on a machine without an iptables whose changes are events.
+func needsEvents(t *testing.T) {
+	t.Helper()
 	for _, program := range []string{"iptables", "ip6tables"} {
 		version, err := exec.CommandContext(t.Context(), program, "--version").Output()
 		if err != nil || !strings.Contains(string(version), "nf_tables") {
 			t.Skip("needs iptables with nf_tables, whose changes are events")
 		}
 	}
+}
+
+func sh(t *testing.T, line string) string {
+	t.Helper()
+	output, err := exec.CommandContext(t.Context(), "sh", "-c", line).CombinedOutput()
+	require.NoError(t, err, "%s: %s", line, output)
+	return string(output)
+}
+
+// TestRulesThatMayDropAreFound has the forms that iptables lists. What may not is left behind the rule that is to be last.
+func TestRulesThatMayDropAreFound(t *testing.T) {
+	for name, test := range map[string]struct {
+		listed string
+		want   bool
+	}{
+		"nothing":                    {"", false},
+		"a rule that counts":         {"-A FORWARD -s 10.0.0.0/8 -m comment --comment \"of -j DROP\"", false},
+		"some dropped":               {"-A FORWARD -s 10.0.0.0/8 -j DROP", true},
+		"behind a comment":           {"-A FORWARD -m comment --comment \"of -j ACCEPT\" -j REJECT --reject-with icmp-port-unreachable", true},
+		"accepted":                   {"-A FORWARD -s 10.0.0.0/8 -j ACCEPT", false},
+		"logged":                     {"-A FORWARD -j LOG --log-prefix \"-j DROP\"", false},
+		"queued":                     {"-A FORWARD -j NFQUEUE --queue-num 1", true},
+		"the chain of a cluster":     {"-A FORWARD -j berth-1\n-A berth-1 -i berth-1 -j ACCEPT\n-A berth-1 -o berth-1 -j ACCEPT", false},
+		"a chain that drops":         {"-A FORWARD -j user\n-A user -p tcp -j ACCEPT\n-A user -o pods -j DROP", true},
+		"a chain of such chains":     {"-A FORWARD -g user\n-A user -j one\n-A one -p tcp -j DROP", true},
+		"a chain that is empty yet":  {"-N user\n-A FORWARD -j user", true},
+		"a chain that is not listed": {"-A FORWARD -j user", true},
+	} {
+		rules := parseChains(test.listed)
+		require.Equal(t, test.want, rules.mayDrop(rules["FORWARD"]...), name)
+	}
+}
+
+// TestARuleIsKeptBeforeWhatDropsTheRest has the real iptables, whose rules other programs change.
+func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
+	needsEvents(t)
 	if testnet.RunInNew(t) {
 		return
 	}
-	sh := func(line string) string {
-		output, err := exec.CommandContext(t.Context(), "sh", "-c", line).CombinedOutput()
-		require.NoError(t, err, "%s: %s", line, output)
-		return string(output)
-	}
 	forward := Rule{Chain{"filter", "FORWARD"}, BeforeRest, []string{"-j", "OURS"}}
 	rules := Rules{Chains: []Chain{{"filter", "OURS"}}, Rules: []Rule{forward}}
-	sh("iptables -P FORWARD DROP && iptables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -j REJECT")
+	sh(t, "iptables -P FORWARD DROP && iptables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -i a -j DROP && ip6tables -A FORWARD -j REJECT")
 	start(t, Deps{Clock: testclock.NewFakeClock(time.Now())}, Config{IPv4: rules, IPv6: rules})
 	holds := func(when string, lists ...string) {
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
-			require.Equal(now, strings.Join(lists, "\n")+"\n", sh("iptables -S FORWARD; ip6tables -S FORWARD"), when)
+			require.Equal(now, strings.Join(lists, "\n")+"\n", sh(t, "iptables -S FORWARD; ip6tables -S FORWARD"), when)
 		}, 30*time.Second, 10*time.Millisecond)
 	}
 	const user, ours, reject, reject6 = "-A FORWARD -i a -j DROP", "-A FORWARD -j OURS", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable", "-A FORWARD -j REJECT --reject-with icmp6-port-unreachable"
 	holds("at the start", "-P FORWARD DROP", user, ours, "-P FORWARD ACCEPT", user, ours, reject6)
-	sh("iptables -F FORWARD; iptables -P FORWARD ACCEPT")
+	sh(t, "iptables -F FORWARD; iptables -P FORWARD ACCEPT")
 	holds("after a flush", "-P FORWARD ACCEPT", ours, "-P FORWARD ACCEPT", user, ours, reject6)
 	// Another program writes its rules anew, and ours behind them.
-	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	sh(t, "printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
 	holds("behind the rest", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
 	// ufw rejects in a chain of its own. Another chain has what only nft can list, which does not concern the rule.
-	sh("printf '*filter\\n:ufw-reject-forward -\\n-A ufw-reject-forward -j REJECT\\n-F FORWARD\\n-A FORWARD -j ufw-reject-forward\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	sh(t, "printf '*filter\\n:ufw-reject-forward -\\n-A ufw-reject-forward -j REJECT\\n-F FORWARD\\n-A FORWARD -j ufw-reject-forward\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
 	holds("behind a chain that rejects", "-P FORWARD ACCEPT", ours, "-A FORWARD -j ufw-reject-forward", "-P FORWARD ACCEPT", user, ours, reject6)
-	sh("nft add chain ip filter own && nft add rule ip filter own fib daddr type local drop")
-	sh("printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
+	sh(t, "nft add chain ip filter own && nft add rule ip filter own fib daddr type local drop")
+	sh(t, "printf '*filter\\n-F FORWARD\\n-A FORWARD -i a -j DROP\\n-A FORWARD -j REJECT\\n-A FORWARD -j OURS\\nCOMMIT\\n' | iptables-restore --noflush")
 	holds("with a chain of nft", "-P FORWARD ACCEPT", user, ours, reject, "-P FORWARD ACCEPT", user, ours, reject6)
+}
+
+// TestARuleIsMovedBehindThoseThatAreAddedLater has ufw's reload, which takes its jumps out of the chain and adds them again, and
+// another Keeper whose rule is to be behind all others, too.
+func TestARuleIsMovedBehindThoseThatAreAddedLater(t *testing.T) {
+	needsEvents(t)
+	if testnet.RunInNew(t) {
+		return
+	}
+	inChain := func(name string) Rules {
+		return Rules{Chains: []Chain{{"filter", name}}, Rules: []Rule{
+			{Chain{"filter", name}, Last, []string{"-i", "pods", "-j", "ACCEPT"}},
+			{Chain{"filter", "FORWARD"}, BeforeRest, []string{"-j", name}},
+		}}
+	}
+	ours, others := inChain("OURS"), inChain("OTHERS")
+	start(t, Deps{Clock: testclock.NewFakeClock(time.Now())}, Config{IPv4: ours})
+	start(t, Deps{Clock: testclock.NewFakeClock(time.Now())}, Config{IPv4: others})
+	hold := func(when string, want func(forward []string) bool) {
+		require.EventuallyWithT(t, func(now *assert.CollectT) {
+			rules := strings.Split(strings.TrimSpace(sh(t, "iptables -S FORWARD")), "\n")[1:]
+			require.True(now, len(rules) >= 2 && want(rules), "%s: %q", when, rules)
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+	both := func(rules []string) bool {
+		slices.Sort(rules)
+		return slices.Equal(rules, []string{"-A FORWARD -j OTHERS", "-A FORWARD -j OURS"})
+	}
+	hold("at the start", both)
+	sh(t, "iptables -N ufw-user && iptables -A FORWARD -j ufw-user && iptables -A ufw-user -o pods -j DROP")
+	behind := func(rules []string) bool { return rules[0] == "-A FORWARD -j ufw-user" && both(rules[1:]) }
+	hold("behind a chain", behind)
+	sh(t, "iptables -A FORWARD -i a -j DROP")
+	hold("behind a rule", func(rules []string) bool {
+		return rules[0] == "-A FORWARD -j ufw-user" && rules[1] == "-A FORWARD -i a -j DROP" && both(rules[2:])
+	})
+	sh(t, "iptables -D FORWARD -i a -j DROP && iptables -A FORWARD -m comment --comment 'for -j DROP' -j LOG")
+	hold("not behind what only logs", func(rules []string) bool {
+		return len(rules) == 4 && rules[3] == "-A FORWARD -m comment --comment \"for -j DROP\" -j LOG"
+	})
+	sh(t, "nft add chain ip filter own && nft add rule ip filter own fib daddr type local drop")
+	sh(t, "iptables -D FORWARD -m comment --comment 'for -j DROP' -j LOG && iptables -D FORWARD -j ufw-user && iptables -A FORWARD -j ufw-user")
+	hold("with a chain of nft", behind)
 }
 
 // TestARuleOfAnotherProgramStaysWhenOursIsMoved has another program insert a rule after the chain was listed.
@@ -303,13 +378,13 @@ func TestARuleOfAnotherProgramStaysWhenOursIsMoved(t *testing.T) {
 }
 
 // noEvents is a kernel without nf_tables.
-func noEvents(ctx context.Context, _ func(nftwatch.Deletion) bool, _, _ func()) error {
+func noEvents(ctx context.Context, _ func(nftwatch.Change) bool, _, _ func()) error {
 	<-ctx.Done()
 	return nil
 }
 
 func TestDeletionsOfOthersDoNotConcernAKeeper(t *testing.T) {
-	for deletion, want := range map[nftwatch.Deletion]bool{
+	for deletion, want := range map[nftwatch.Change]bool{
 		{Family: unix.NFPROTO_IPV4, Table: "mangle", Chain: "OURS"}:       true,
 		{Family: unix.NFPROTO_IPV6, Table: "filter", Chain: "OURS"}:       true,
 		{Family: unix.NFPROTO_IPV4, Table: "filter", Chain: "INPUT"}:      true, // which has a rule of ours

@@ -21,7 +21,7 @@ const (
 
 // Deps holds what Keep uses. Watch may be nil, which is that of this package.
 type Deps struct {
-	Watch  func(ctx context.Context, concerns func(Deletion) bool, started, deleted func()) error
+	Watch  func(ctx context.Context, concerns func(Change) bool, started, changed func()) error
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
@@ -30,15 +30,15 @@ type Deps struct {
 type Kept struct {
 	// Name says in the log what it is: "the kubelet's chains".
 	Name string
-	// Concerns reports whether a deletion concerns it.
-	Concerns func(Deletion) bool
-	// Ensure makes what is missing. What it deletes itself causes events, too, so it must delete nothing when nothing is missing.
+	// Concerns reports whether a change concerns it.
+	Concerns func(Change) bool
+	// Ensure makes what is missing. What it changes itself causes events, too, so it must change nothing when nothing is missing.
 	Ensure func(ctx context.Context) error
-	// HasNoEvents says that some of it causes no events when it is deleted.
+	// HasNoEvents says that some of it causes no events when it is changed.
 	HasNoEvents bool
 }
 
-// Keep calls kept.Ensure at once, after each deletion that concerns it, and again after a failure, until ctx ends.
+// Keep calls kept.Ensure at once, after each change that concerns it, and again after a failure, until ctx ends.
 func Keep(ctx context.Context, deps Deps, kept Kept) error {
 	if deps.Watch == nil {
 		deps.Watch = Watch
@@ -50,7 +50,7 @@ func Keep(ctx context.Context, deps Deps, kept Kept) error {
 		defer contain.Recover("nftwatch.Keep", kept.Name)
 		defer changed.Notify() // after it has ended, so that the next pass begins to check periodically
 		defer close(ended)
-		// What was deleted before it watches is ensured again.
+		// What was changed before it watches is ensured again.
 		if err := deps.Watch(watchCtx, kept.Concerns, changed.Notify, changed.Notify); err != nil && watchCtx.Err() == nil {
 			deps.Logger.Warn("cannot watch the packet filter; checking it periodically", "for", kept.Name, "error", err)
 		}

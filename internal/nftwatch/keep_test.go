@@ -21,7 +21,7 @@ func TestChecksArePeriodicWhenTheWatchHasEnded(t *testing.T) {
 			clock := testclock.NewFakeClock(time.Now())
 			ctx, cancel := context.WithCancel(t.Context())
 			first, ended := make(chan struct{}), make(chan error)
-			watch := func(context.Context, func(Deletion) bool, func(), func()) error {
+			watch := func(context.Context, func(Change) bool, func(), func()) error {
 				<-first
 				return end()
 			}

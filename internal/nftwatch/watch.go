@@ -24,19 +24,21 @@ const (
 // headerSize is the size of the header of nfnetlink messages, after that of netlink.
 const headerSize = 4
 
-// Deletion is the deletion of a table, a chain, or rules of a chain.
-type Deletion struct {
+// Change is the deletion of a table, a chain, or rules of a chain, or that rules were added to one.
+type Change struct {
+	// Added says that rules were added, to the end of the chain or elsewhere.
+	Added bool
 	// Family is that of the table, one of NFPROTO_*.
 	Family uint8
 	// Table is the table's name.
 	Table string
-	// Chain is the name of the chain that was deleted, or of which rules were; empty if the whole table was.
+	// Chain is the name of the chain that was deleted, or whose rules were changed; empty if the whole table was deleted.
 	Chain string
 }
 
-// Watch calls deleted after each deletion that concerns the caller, until ctx ends; several at once are one call. It calls started when
-// it watches: what was deleted before is not reported. Both are called in turn, and must not block.
-func Watch(ctx context.Context, concerns func(Deletion) bool, started, deleted func()) error {
+// Watch calls changed after each change that concerns the caller, until ctx ends; several at once are one call. It calls started when
+// it watches: what was changed before is not reported. Both are called in turn, and must not block.
+func Watch(ctx context.Context, concerns func(Change) bool, started, changed func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("watch nf_tables: %w", err)
@@ -55,17 +57,17 @@ func Watch(ctx context.Context, concerns func(Deletion) bool, started, deleted f
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS): // events were lost
-			deleted()
+			changed()
 		case err != nil:
 			return fmt.Errorf("watch nf_tables: %w", err)
-		case anyDeleted(buffer[:n], concerns):
-			deleted()
+		case anyConcerns(buffer[:n], concerns):
+			changed()
 		}
 	}
 }
 
-// anyDeleted reports whether one of the netlink messages is a deletion that concerns the caller.
-func anyDeleted(messages []byte, concerns func(Deletion) bool) bool {
+// anyConcerns reports whether one of the netlink messages is a change that concerns the caller.
+func anyConcerns(messages []byte, concerns func(Change) bool) bool {
 	for len(messages) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(messages))
 		if size < unix.SizeofNlMsghdr || size > len(messages) {
@@ -81,15 +83,16 @@ func anyDeleted(messages []byte, concerns func(Deletion) bool) bool {
 	return false
 }
 
-// parse reads a message of nf_tables; ok says that it is about a deletion.
-func parse(kind int, body []byte) (one Deletion, ok bool) {
+// parse reads a message of nf_tables; ok says that it is about a change as Change has it.
+func parse(kind int, body []byte) (one Change, ok bool) {
 	nameAttribute := 0
 	switch kind {
 	case unix.NFT_MSG_DELTABLE:
 	case unix.NFT_MSG_DELCHAIN:
 		nameAttribute = attributeChainName
-	case unix.NFT_MSG_DELRULE:
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
 		nameAttribute = attributeRuleChain
+		one.Added = kind == unix.NFT_MSG_NEWRULE
 	default:
 		return one, false
 	}

@@ -28,25 +28,26 @@ func TestMessagesOfTheKernelAreParsed(t *testing.T) {
 		header = binary.NativeEndian.AppendUint16(header, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|kind))
 		return append(append(header, make([]byte, 10)...), body...)
 	}
-	const chainDeleted, ruleDeleted, tableDeleted = unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELTABLE
+	const chainDeleted, ruleDeleted, ruleAdded, tableDeleted = unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELTABLE
 	for name, test := range map[string]struct {
 		message []byte
-		want    Deletion
+		want    Change
 	}{
-		"a chain":          {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"}), Deletion{unix.NFPROTO_IPV4, "mangle", "ONE"}},
-		"a rule":           {message(ruleDeleted, unix.NFPROTO_IPV6, map[int]string{1: "filter", 2: "INPUT"}), Deletion{unix.NFPROTO_IPV6, "filter", "INPUT"}},
-		"a table":          {message(tableDeleted, unix.NFPROTO_BRIDGE, map[int]string{1: "own"}), Deletion{unix.NFPROTO_BRIDGE, "own", ""}},
-		"an unnamed chain": {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle"}), Deletion{}},
-		"a new chain":      {message(unix.NFT_MSG_NEWCHAIN, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"}), Deletion{}},
-		"cut off":          {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"})[:30], Deletion{}},
-		"empty":            {nil, Deletion{}},
+		"a chain":          {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"}), Change{false, unix.NFPROTO_IPV4, "mangle", "ONE"}},
+		"a rule":           {message(ruleDeleted, unix.NFPROTO_IPV6, map[int]string{1: "filter", 2: "INPUT"}), Change{false, unix.NFPROTO_IPV6, "filter", "INPUT"}},
+		"an added rule":    {message(ruleAdded, unix.NFPROTO_IPV4, map[int]string{1: "filter", 2: "FORWARD"}), Change{true, unix.NFPROTO_IPV4, "filter", "FORWARD"}},
+		"a table":          {message(tableDeleted, unix.NFPROTO_BRIDGE, map[int]string{1: "own"}), Change{false, unix.NFPROTO_BRIDGE, "own", ""}},
+		"an unnamed chain": {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle"}), Change{}},
+		"a new chain":      {message(unix.NFT_MSG_NEWCHAIN, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"}), Change{}},
+		"cut off":          {message(chainDeleted, unix.NFPROTO_IPV4, map[int]string{1: "mangle", 3: "ONE"})[:30], Change{}},
+		"empty":            {nil, Change{}},
 	} {
 		check := func(messages []byte, when string) {
-			var found Deletion
-			isAny := anyDeleted(messages, func(one Deletion) bool { found = one; return true })
+			var found Change
+			isAny := anyConcerns(messages, func(one Change) bool { found = one; return true })
 			require.Equal(t, test.want, found, "%s, %s", name, when)
-			require.Equal(t, test.want != Deletion{}, isAny, "%s, %s", name, when)
-			require.False(t, anyDeleted(messages, func(Deletion) bool { return false }), "%s, %s", name, when)
+			require.Equal(t, test.want != Change{}, isAny, "%s, %s", name, when)
+			require.False(t, anyConcerns(messages, func(Change) bool { return false }), "%s, %s", name, when)
 		}
 		check(test.message, "alone")
 		check(append(message(unix.NFT_MSG_NEWRULE, unix.NFPROTO_IPV4, map[int]string{1: "nat"}), test.message...), "as the second one")

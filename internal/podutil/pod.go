@@ -33,6 +33,11 @@ func IsTerminal(status *corev1.PodStatus) bool {
 	return status.Phase == corev1.PodSucceeded || status.Phase == corev1.PodFailed
 }
 
+// HasClaims reports whether a Pod has ResourceClaims, its own or one for its extended resources.
+func HasClaims(pod *corev1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil
+}
+
 // IsStatic reports whether the Pod comes from a source of this node: a file, a URL, or a caller of the kubelet's
 // library. A Pod that did not pass through a source is not static.
 func IsStatic(pod *corev1.Pod) bool {

@@ -178,7 +178,7 @@ func (c Config) goJSON(ctx context.Context, dir string, args ...string) (m modul
 	cmd.Stderr = &problem
 	out, err := cmd.Output()
 	if err != nil {
-		return m, fmt.Errorf("go %s: %w: %s%s", strings.Join(args, " "), err, problem.String(), downloadError(out))
+		return m, fmt.Errorf("go %s: %w: %s%s", strings.Join(args, " "), err, strings.TrimSpace(problem.String()), downloadError(out))
 	}
 	return m, json.Unmarshal(out, &m)
 }

@@ -1,0 +1,64 @@
+package boottime_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/berth-dev/berth/internal/boottime"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestClockShowsTheTimeOfDayAndGoesOn(t *testing.T) {
+	c := boottime.New()
+	began := c.Now()
+	require.WithinDuration(t, time.Now(), began, time.Minute)
+	require.NotContains(t, began.String(), "m=", "a reading of the runtime's clock, which stands still while the machine sleeps, would be used to compare it")
+	<-c.After(5 * time.Millisecond)
+	require.GreaterOrEqual(t, c.Since(began), 5*time.Millisecond)
+}
+
+func TestTimers(t *testing.T) {
+	c := boottime.New()
+	before := descriptors(t)
+	past := c.NewTimer(-time.Hour)
+	<-past.C()
+	require.False(t, past.Stop(), "it has fired")
+
+	timer := c.NewTimer(time.Hour)
+	require.True(t, timer.Stop())
+	require.False(t, timer.Stop())
+	require.False(t, timer.Reset(time.Hour))
+	require.True(t, timer.Reset(time.Millisecond))
+	began := c.Now()
+	require.False(t, (<-timer.C()).Before(began))
+	require.False(t, timer.Reset(0))
+	require.Eventually(t, func() bool { return len(timer.C()) == 1 }, time.Minute, time.Millisecond)
+	require.False(t, timer.Stop(), "it has fired")
+	require.Empty(t, timer.C(), "what was not received is not left for the next start")
+	require.Equal(t, before, descriptors(t))
+}
+
+// TestTimersThatFireAsTheyAreStopped leaves neither a value nor a descriptor.
+func TestTimersThatFireAsTheyAreStopped(t *testing.T) {
+	c := boottime.New()
+	before := descriptors(t)
+	timer := c.NewTimer(time.Hour)
+	for i := range 200 {
+		timer.Reset(time.Duration(i) * time.Microsecond)
+		timer.Stop()
+		require.Empty(t, timer.C())
+	}
+	require.Equal(t, before, descriptors(t))
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -58,7 +59,8 @@ type Publisher interface {
 // clock.
 type Deps struct {
 	// Client needs to watch VolumeAttachments, PersistentVolumes and CSINodes, to patch VolumeAttachments and their
-	// status, and, for volumes with a controllerPublishSecretRef, to get those Secrets.
+	// status, and PersistentVolumes that external-attacher has attached, and, for volumes with a controllerPublishSecretRef, to get those
+	// Secrets.
 	Client kubernetes.Interface
 	Driver Publisher
 	Logger *slog.Logger
@@ -80,6 +82,33 @@ type Config struct {
 	VerifyPeriod time.Duration
 }
 
+// key is the name of what is reconciled: a VolumeAttachment, or a PersistentVolume on which external-attacher has left its finalizer.
+type key struct{ attachment, volume string }
+
+// String returns the key for the log.
+func (k key) String() string {
+	if k.volume != "" {
+		return "persistent volume " + k.volume
+	}
+	return k.attachment
+}
+
+func attachmentKeys(names ...string) []key {
+	keys := make([]key, 0, len(names))
+	for _, name := range names {
+		keys = append(keys, key{attachment: name})
+	}
+	return keys
+}
+
+func volumeKeys(names ...string) []key {
+	keys := make([]key, 0, len(names))
+	for _, name := range names {
+		keys = append(keys, key{volume: name})
+	}
+	return keys
+}
+
 // Attacher attaches and detaches the volumes of VolumeAttachments. Start runs it, once.
 type Attacher struct {
 	deps      Deps
@@ -90,7 +119,8 @@ type Attacher struct {
 	attachments storagelisters.VolumeAttachmentLister
 	csiNodes    storagelisters.CSINodeLister
 	volumes     corelisters.PersistentVolumeLister
-	runner      *controller.TypedController[string] // its keys are the names of VolumeAttachments
+	runner      *controller.TypedController[key]
+	once        startonce.Guard
 
 	// unknownPublications counts how often the driver has listed publications without VolumeAttachment. Only the
 	// verification uses it.
@@ -134,7 +164,7 @@ func New(deps Deps, config Config) (*Attacher, error) {
 		volumes:     factory.Core().V1().PersistentVolumes().Lister(),
 	}
 	var err error
-	a.runner, err = controller.NewTyped(reconcile.TypedFunc[string](a.reconcile),
+	a.runner, err = controller.NewTyped(reconcile.TypedFunc[key](a.reconcile),
 		controller.Deps{Logger: deps.Logger, Clock: deps.Clock, Registerer: deps.Registerer},
 		controller.Config{Name: "attacher of " + config.DriverName, Workers: config.Workers, BackoffMin: retryMin, BackoffMax: retryMax})
 	if err != nil {
@@ -153,32 +183,41 @@ func sanitize(name string) string {
 	}, name)
 }
 
-// byNode indexes VolumeAttachments by their node.
-const byNode = "node"
+// byNode and byVolume index VolumeAttachments by their node and by their PersistentVolume.
+const byNode, byVolume = "node", "volume"
 
-// watch adds the controller's sources: VolumeAttachments that are created, deleted or lose their attachment, and those of a
-// node whose CSINode changes. Most other changes of a VolumeAttachment are the attacher's own writes, and a failed one has
-// to wait for its backoff. Nothing is reconciled for PersistentVolumes; as a source they are in the cache before it starts.
+// watch adds the controller's sources: VolumeAttachments that are created, deleted or lose their attachment, those of a
+// node whose CSINode changes, and PersistentVolumes that have lost their last one. Most other changes of a VolumeAttachment are
+// the attacher's own writes, and a failed one has to wait for its backoff.
 func (a *Attacher) watch() error {
 	core, storage := a.factory.Core().V1(), a.factory.Storage().V1()
 	attachments := storage.VolumeAttachments().Informer()
-	err := attachments.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
-		if va, ok := obj.(*storagev1.VolumeAttachment); ok {
-			return []string{va.Spec.NodeName}, nil
+	indexOf := func(values func(va *storagev1.VolumeAttachment) []string) cache.IndexFunc {
+		return func(obj any) ([]string, error) {
+			if va, ok := obj.(*storagev1.VolumeAttachment); ok {
+				return values(va), nil
+			}
+			return nil, nil
 		}
-		return nil, nil
-	}})
+	}
+	err := attachments.AddIndexers(cache.Indexers{
+		byNode: indexOf(func(va *storagev1.VolumeAttachment) []string { return []string{va.Spec.NodeName} }), byVolume: indexOf(volumeOf),
+	})
 	if err != nil {
 		return fmt.Errorf("attacher: index volume attachments: %w", err)
 	}
-	a.runner.Watch(controller.Watches(attachments, func(va *storagev1.VolumeAttachment) []string { return []string{va.Name} },
+	deleted := func(event controller.Event) bool { return event.Type == controller.Deleted }
+	a.runner.Watch(controller.Watches(attachments, func(va *storagev1.VolumeAttachment) []key { return attachmentKeys(va.Name) },
 		needsSync))
-	a.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []string {
+	a.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []key {
 		names, _ := attachments.GetIndexer().IndexKeys(byNode, node.Name) // fails only for an unknown index
-		return names
-	}, func(event controller.Event) bool { return event.Type != controller.Deleted }))
+		return attachmentKeys(names...)
+	}, func(event controller.Event) bool { return !deleted(event) }))
 	a.runner.Watch(controller.Watches(core.PersistentVolumes().Informer(),
-		func(*corev1.PersistentVolume) []string { return nil }))
+		func(pv *corev1.PersistentVolume) []key { return volumeKeys(pv.Name) },
+		func(event controller.Event) bool { return !deleted(event) && a.isLeft(event.Object) }))
+	a.runner.Watch(controller.Watches(attachments, func(va *storagev1.VolumeAttachment) []key { return volumeKeys(volumeOf(va)...) },
+		deleted))
 	return nil
 }
 
@@ -195,13 +234,16 @@ func needsSync(event controller.Event) bool {
 
 // Start syncs VolumeAttachments until ctx ends, and returns when no call to the driver runs any more.
 func (a *Attacher) Start(ctx context.Context) error {
+	if err := a.once.Begin("attacher of " + a.config.DriverName); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	var verifying sync.WaitGroup
+	var others sync.WaitGroup
 	defer a.factory.Shutdown()
-	defer verifying.Wait()
+	defer others.Wait()
 	defer cancel()
 	a.factory.StartWithContext(ctx)
-	verifying.Go(contain.Loop(ctx, "attacher.verify", "", func(ctx context.Context) {
+	others.Go(contain.Loop(ctx, "attacher.verify", "", func(ctx context.Context) {
 		if cache.WaitFor(ctx, "", a.factory.Storage().V1().VolumeAttachments().Informer().HasSyncedChecker()) {
 			a.verifyPeriodically(ctx)
 		}

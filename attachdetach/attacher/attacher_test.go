@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,7 +32,7 @@ type driver struct {
 	unpublish int // of these, unpublications
 	last      *csi.ControllerPublishVolumeRequest
 
-	lastSecrets map[string]string // of the last unpublication
+	lastUnpublish *csi.ControllerUnpublishVolumeRequest
 
 	capabilities    []csi.ControllerServiceCapability_RPC_Type
 	capabilitiesErr error
@@ -82,7 +83,7 @@ func (d *driver) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerU
 	if d.err != nil {
 		return nil, d.err
 	}
-	d.lastSecrets = r.Secrets
+	d.lastUnpublish = r
 	if d.published[r.VolumeId] == r.NodeId {
 		delete(d.published, r.VolumeId)
 	}
@@ -103,6 +104,7 @@ func TestPublishAndUnpublish(t *testing.T) {
 	va := w.get("va")
 	require.Equal(t, map[string]string{"device": "/dev/x"}, va.Status.AttachmentMetadata)
 	require.Equal(t, []string{"external-attacher/disk-example-com"}, va.Finalizers)
+	require.ErrorContains(t, w.attacher.Start(t.Context()), "was started before")
 	require.Equal(t, "node-id", va.Annotations["csi.alpha.kubernetes.io/node-id"])
 	w.driver.set(func() {
 		require.Equal(t, map[string]string{"handle": "node-id"}, w.driver.published)
@@ -144,6 +146,53 @@ func TestNewerVolumeIsNotPublishedForAnOlderAttachment(t *testing.T) {
 		return va.Status.Attached || strings.Contains(va.Status.AttachError.Message, "created again")
 	}, "it must be tried again")
 	w.driver.set(func() { require.Equal(t, map[string]string{"handle": "node-id"}, w.driver.published) })
+	w.remove("va")
+	w.waitDetached("va")
+	w.driver.set(func() { require.Empty(t, w.driver.published) })
+}
+
+// TestAttachmentWithoutTheNodesRecord detaches after a user has removed the annotations. Without a node's name CSI unpublishes a volume from all
+// nodes, of which others may use it.
+func TestAttachmentWithoutTheNodesRecord(t *testing.T) {
+	w := newFixture(t)
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	w.strip("va")
+	w.remove("va")
+	w.waitDetached("va")
+	w.driver.set(func() {
+		require.Equal(t, "node-id", w.driver.lastUnpublish.NodeId)
+		require.Equal(t, "handle", w.driver.lastUnpublish.VolumeId)
+	})
+
+	w.create("other", driverName)
+	w.eventually(func() bool { return w.get("other").Status.Attached }, "it must be attached")
+	w.driver.set(func() { w.driver.unpublish = 0 })
+	require.NoError(t, w.client.StorageV1().CSINodes().Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	w.eventually(func() bool { return !w.attacher.CachedNode("a") }, "the attacher must read that the node is gone")
+	w.strip("other")
+	w.remove("other")
+	w.eventually(func() bool { return w.get("other").Status.DetachError != nil }, "the error must be reported")
+	w.driver.set(func() { require.Zero(t, w.driver.unpublish, "the node is not known") })
+}
+
+// TestVolumeThatIsBeingDeletedIsNotAttached has a PersistentVolume that is attached, and to be deleted, when another node wants it.
+func TestVolumeThatIsBeingDeletedIsNotAttached(t *testing.T) {
+	w := newFixture(t)
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+	require.NoError(t, err)
+	pv.DeletionTimestamp, pv.Finalizers = ptr.To(metav1.Now()), []string{"kubernetes.io/pv-protection"}
+	pv.Spec.CSI.VolumeHandle = "deleted" // by which the cache is recognised
+	_, err = w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	w.waitForVolume("pv", "deleted")
+	w.create("late", driverName)
+	w.eventually(func() bool { return w.get("late").Status.AttachError != nil }, "the reason must be reported")
+	require.Contains(t, w.get("late").Status.AttachError.Message, `persistent volume "pv" is being deleted`)
+	require.Empty(t, w.get("late").Finalizers, "nothing was published")
+	require.True(t, w.get("va").Status.Attached)
 	w.remove("va")
 	w.waitDetached("va")
 	w.driver.set(func() { require.Empty(t, w.driver.published) })

@@ -14,3 +14,9 @@ func (a *Attacher) CachedAttachError(attachment string) bool {
 	va, err := a.attachments.Get(attachment)
 	return err == nil && va.Status.AttachError != nil
 }
+
+// CachedNode reports whether the attacher's cache has the CSINode.
+func (a *Attacher) CachedNode(name string) bool {
+	_, err := a.csiNodes.Get(name)
+	return err == nil
+}

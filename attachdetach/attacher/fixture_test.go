@@ -182,6 +182,15 @@ func (w *fixture) eventually(f func() bool, what string) {
 	require.Eventually(w.t, f, time.Minute, 2*time.Millisecond, what)
 }
 
+// strip removes all annotations.
+func (w *fixture) strip(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	va := w.get(name)
+	va.Annotations, va.ResourceVersion = nil, w.nextVersion()
+	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+}
+
 // remove does what the API server does with an object that has finalizers.
 func (w *fixture) remove(name string) {
 	w.mu.Lock()

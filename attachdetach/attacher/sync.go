@@ -17,12 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/csimode"
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// reconcile syncs the VolumeAttachment of that name.
-func (a *Attacher) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
-	return reconcile.Result{}, a.syncAttachment(ctx, name)
+// reconcile syncs one VolumeAttachment, or releases one PersistentVolume.
+func (a *Attacher) reconcile(ctx context.Context, k key) (reconcile.Result, error) {
+	if k.volume != "" {
+		return reconcile.Result{}, a.releaseVolume(ctx, k.volume)
+	}
+	return reconcile.Result{}, a.syncAttachment(ctx, k.attachment)
 }
 
 // syncAttachment publishes or unpublishes the volume as the VolumeAttachment requires, and writes its status.
@@ -125,7 +129,8 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 }
 
 // unpublish calls the driver with what the VolumeAttachment records and, as far as that is missing, with what its PersistentVolume
-// says: one that was deleted may have been created again since, for another volume.
+// and its CSINode say: one that was deleted may have been created again since, for another volume. Without a node the driver would
+// unpublish the volume from all of them.
 func (a *Attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	request := &csi.ControllerUnpublishVolumeRequest{
 		VolumeId: va.Annotations[handleAnnotation], NodeId: va.Annotations[nodeIDAnnotation],
@@ -137,6 +142,9 @@ func (a *Attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment
 		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
 	case request.VolumeId != "":
 		err = nil // the annotations are enough
+	}
+	if err == nil && request.NodeId == "" {
+		request.NodeId, err = a.nodeID(va.Spec.NodeName)
 	}
 	if err != nil {
 		return err
@@ -165,6 +173,9 @@ func (a *Attacher) request(
 	if err != nil {
 		return nil, err
 	}
+	if pv.DeletionTimestamp != nil {
+		return nil, fmt.Errorf("persistent volume %q is being deleted, so it is attached to no other node", pv.Name)
+	}
 	nodeID, err := a.nodeID(va.Spec.NodeName)
 	if err != nil {
 		return nil, err
@@ -175,8 +186,9 @@ func (a *Attacher) request(
 	}
 	return &csi.ControllerPublishVolumeRequest{
 		VolumeId: source.VolumeHandle, NodeId: nodeID, Secrets: secrets,
-		Readonly:      source.ReadOnly && has[csi.ControllerServiceCapability_RPC_PUBLISH_READONLY],
-		VolumeContext: source.VolumeAttributes, VolumeCapability: capability(pv, has),
+		Readonly:         source.ReadOnly && has[csi.ControllerServiceCapability_RPC_PUBLISH_READONLY],
+		VolumeContext:    source.VolumeAttributes,
+		VolumeCapability: csimode.Capability(pv, has[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
 	}, nil
 }
 
@@ -224,39 +236,6 @@ func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (ma
 		values[key] = string(value)
 	}
 	return values, nil
-}
-
-// accessMode returns the widest of the volume's access modes. A driver without the capability SINGLE_NODE_MULTI_WRITER does not
-// distinguish one writer on a node from several.
-func accessMode(pv *corev1.PersistentVolume, has capabilities) csi.VolumeCapability_AccessMode_Mode {
-	allows := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(pv.Spec.AccessModes, mode) }
-	distinguishes := has[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
-	switch {
-	case allows(corev1.ReadWriteMany):
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case allows(corev1.ReadOnlyMany) && allows(corev1.ReadWriteOnce):
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
-	case allows(corev1.ReadOnlyMany):
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	case distinguishes && allows(corev1.ReadWriteOnce):
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	case distinguishes && allows(corev1.ReadWriteOncePod):
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	}
-	return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-}
-
-// capability returns how the volume is going to be used.
-func capability(pv *corev1.PersistentVolume, has capabilities) *csi.VolumeCapability {
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(pv, has)}}
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
-		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
-		return c
-	}
-	c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
-		FsType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
-	}}
-	return c
 }
 
 // recordError writes the error into the status and returns it. lost is set if the volume is not attached any more.

@@ -162,7 +162,7 @@ func (a *Attacher) markMissing(attachment attachmentRef) {
 	a.mu.Lock()
 	a.missing[attachment.name] = attachment.uid
 	a.mu.Unlock()
-	a.runner.Enqueue(attachment.name)
+	a.runner.Enqueue(attachmentKeys(attachment.name)...)
 }
 
 // isMissing reports whether the attachment has to be published although its status says that it is.

@@ -189,5 +189,7 @@ func TestSecrets(t *testing.T) {
 	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.last.Secrets) })
 	w.remove("va")
 	w.waitDetached("va")
-	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.lastSecrets) })
+	w.driver.set(func() {
+		require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.lastUnpublish.GetSecrets())
+	})
 }

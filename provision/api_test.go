@@ -129,6 +129,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"negative retries": {[]option{provision.FailedProvisionThreshold(-1)}, []string{"FailedProvisionThreshold"}},
 		"negative pause":   {[]option{provision.InfeasibleRetryInterval(-1)}, []string{"InfeasibleRetryInterval"}},
 		"negative port":    {[]option{provision.MetricsPort(-1)}, []string{"MetricsPort"}},
+		"port too high":    {[]option{provision.MetricsPort(65536)}, []string{"MetricsPort", "65535"}},
+		"nil runnable":     {[]option{provision.WithRunnable(nil)}, []string{"WithRunnable"}},
 		"path":             {[]option{provision.MetricsPath("metrics")}, []string{"MetricsPath", "slash"}},
 		"nil limiter":      {[]option{provision.RateLimiter(nil)}, []string{"RateLimiter"}},
 		"nil informer":     {[]option{provision.ClaimsInformer(nil)}, []string{"ClaimsInformer"}},

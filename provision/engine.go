@@ -128,6 +128,9 @@ func (e *engine) run(ctx context.Context) error {
 	e.queues = newQueues(e.clock)
 	defer e.queues.shutDown()
 	if err := e.subscribe(); err != nil {
+		if ctx.Err() != nil {
+			return nil // an informer of the caller's may have ended with ctx, and takes no handler any more
+		}
 		return err
 	}
 	defer e.unsubscribe()

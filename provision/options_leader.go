@@ -78,7 +78,7 @@ func LeaseClient(client kubernetes.Interface) Option {
 func WithRunnable(run func(context.Context) error) Option {
 	return set(func(s *settings) error {
 		if run == nil {
-			return errors.New("option WhileLeading: nil")
+			return errors.New("option WithRunnable: nil")
 		}
 		s.runnables = append(s.runnables, run)
 		return nil

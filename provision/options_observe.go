@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +56,9 @@ func MetricsPort(metricsPort int32) Option {
 	return set(func(s *settings) error {
 		if err := atLeast("MetricsPort", metricsPort, 0); err != nil {
 			return err
+		}
+		if metricsPort > math.MaxUint16 {
+			return fmt.Errorf("option MetricsPort: %d is greater than %d", metricsPort, math.MaxUint16)
 		}
 		s.metricsPort = metricsPort
 		return nil

@@ -97,25 +97,38 @@ func (m *volumeStates) get(name string, uid types.UID) (*volumeState, bool) {
 	return vs, resync
 }
 
+// isOurs returns whether this provisioner made the volume.
 func (e *engine) isOurs(pv *corev1.PersistentVolume) bool {
 	by, ok := pv.Annotations[storagehelpers.AnnDynamicallyProvisioned]
 	return ok && e.serves(by)
 }
 
-// volumeStep returns what to do for a volume of ours.
+// reclaims returns whether this provisioner deletes the storage of the volume: it made it, or the PersistentVolume was made by hand
+// for a CSI driver of its name, for whose storage Kubernetes has no other deleter.
+func (e *engine) reclaims(pv *corev1.PersistentVolume) bool {
+	if _, provisioned := pv.Annotations[storagehelpers.AnnDynamicallyProvisioned]; provisioned {
+		return e.isOurs(pv)
+	}
+	return pv.Spec.CSI != nil && e.serves(pv.Spec.CSI.Driver)
+}
+
+// volumeStep returns what to do for a volume that this provisioner reclaims.
 func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 	has := slices.Contains(pv.Finalizers, finalizerVolume)
 	policyDelete := pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	mayDelete := func() bool {
+		guard, ok := e.provisioner.(DeletionGuard)
+		return !ok || guard.ShouldDelete(pv)
+	}
 	switch {
 	case policyDelete && pv.Status.Phase == corev1.VolumeReleased && (pv.DeletionTimestamp == nil || has):
-		if guard, ok := e.provisioner.(DeletionGuard); ok && !guard.ShouldDelete(pv) {
-			return volumeIdle
+		if mayDelete() {
+			return volumeDelete
 		}
-		return volumeDelete
 	case has && (!policyDelete || !e.settings.addFinalizer):
 		return volumeRemoveFinalizer
 	case !has && policyDelete && e.settings.addFinalizer && pv.DeletionTimestamp == nil &&
-		pv.Status.Phase == corev1.VolumeBound:
+		pv.Status.Phase == corev1.VolumeBound && mayDelete(): // otherwise nothing would remove it
 		return volumeAddFinalizer
 	}
 	return volumeIdle
@@ -124,7 +137,7 @@ func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 // syncVolume does what comes next for a volume.
 func (e *engine) syncVolume(ctx context.Context, name string) {
 	pv := e.volumes.get(name)
-	if ctx.Err() != nil || pv == nil || !e.isOurs(pv) {
+	if ctx.Err() != nil || pv == nil || !e.reclaims(pv) {
 		return
 	}
 	var err error
@@ -162,7 +175,7 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 	case err != nil:
 		e.retryVolume(cached.Name, fmt.Errorf("get volume %q: %w", cached.Name, err))
 		return
-	case fresh.UID != cached.UID || !e.isOurs(fresh) || e.volumeStep(fresh) != volumeDelete:
+	case fresh.UID != cached.UID || !e.reclaims(fresh) || e.volumeStep(fresh) != volumeDelete:
 		return // the watch brings it back
 	}
 	vs.retry.start(inputs)

@@ -52,6 +52,16 @@ func TestWhichVolumesAreDeleted(t *testing.T) {
 		}, false},
 		"foreign": {func(pv *corev1.PersistentVolume) { pv.Annotations["pv.kubernetes.io/provisioned-by"] = "other" }, false},
 		"by hand": {func(pv *corev1.PersistentVolume) { pv.Annotations = nil }, false},
+		"by hand, of our driver": {func(pv *corev1.PersistentVolume) {
+			pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{Driver: driverName}
+		}, true},
+		"by hand, of another driver": {func(pv *corev1.PersistentVolume) {
+			pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{Driver: "other"}
+		}, false},
+		"of another provisioner for our driver": {func(pv *corev1.PersistentVolume) {
+			pv.Annotations["pv.kubernetes.io/provisioned-by"] = "other"
+			pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName}
+		}, false},
 		"additional": {func(pv *corev1.PersistentVolume) {
 			pv.Annotations["pv.kubernetes.io/provisioned-by"] = "example.com/old"
 		}, true},
@@ -235,4 +245,14 @@ type failingNotifier struct{ fakeProvisioner }
 
 func (*failingNotifier) NotifyDeletable(context.Context, func(string)) error {
 	return errors.New("no such resource")
+}
+
+// What the provisioner will not delete must not get a finalizer that only its deletion would remove.
+func TestGuardedVolumeGetsNoFinalizer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pv := released("volume")
+		pv.Status.Phase, pv.Labels = corev1.VolumeBound, map[string]string{"keep": "yes"}
+		s := run(t, newFakeAPI(pv), &guardedProvisioner{}, provision.AddFinalizer(true))
+		require.Empty(t, s.api.volumes(t)[0].Finalizers)
+	})
 }

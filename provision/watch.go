@@ -146,7 +146,7 @@ func (e *engine) onVolume(old, obj any) {
 		}
 		e.deletions.resync(pv.Name, isResync(before, pv))
 	}
-	if e.isOurs(pv) && e.volumeStep(pv) != volumeIdle {
+	if e.reclaims(pv) && e.volumeStep(pv) != volumeIdle {
 		e.queues.volumes.Add(pv.Name)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-dev/berth/provision"
 )
@@ -48,4 +49,24 @@ func TestInformersOfTheCaller(t *testing.T) {
 			require.Equal(t, 1, p.callCount())
 		})
 	}
+}
+
+// An informer of the caller may end before the controller has begun to watch it. That is an error only while the controller is to run.
+func TestInformerThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		factory := informers.NewSharedInformerFactory(api.client(nil), 0)
+		informer := factory.Core().V1().PersistentVolumeClaims().Informer()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		factory.StartWithContext(ended)
+		factory.Shutdown()
+		for ctx, fails := range map[context.Context]bool{ended: false, t.Context(): true} {
+			ctrl, err := provision.New(api.client(nil), driverName, &fakeProvisioner{}, provision.LeaderElection(false),
+				provision.EventRecorder(record.NewFakeRecorder(1)), provision.ClaimsInformer(informer))
+			require.NoError(t, err)
+			err = ctrl.RunContext(ctx)
+			require.Equal(t, fails, err != nil, "%v", err)
+		}
+	})
 }

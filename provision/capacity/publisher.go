@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -35,9 +36,9 @@ const (
 // Driver reports its capacity.
 type Driver interface {
 	// Capacity returns how many bytes of volumes with these StorageClass parameters can still be created in a topology, and
-	// the size of the largest volume, 0 if that is unknown. An empty topology means everywhere. The error is
+	// the size of the largest volume, nil if that is unknown. An empty topology means everywhere. The error is
 	// errors.ErrUnsupported if the driver does not report its capacity: then nothing is published.
-	Capacity(ctx context.Context, parameters, topology map[string]string) (available, largest int64, err error)
+	Capacity(ctx context.Context, parameters, topology map[string]string) (available int64, largest *int64, err error)
 }
 
 // Deps are what a Publisher works with. Client and Driver are required; the others have the usual defaults.
@@ -112,6 +113,7 @@ type Publisher struct {
 	objects    cache.Indexer
 	topologies *topologies
 	runner     *controller.TypedController[key]
+	once       startonce.Guard
 }
 
 // New returns a Publisher. It starts nothing.
@@ -177,6 +179,9 @@ func (p *Publisher) build() error {
 
 // Start publishes until ctx ends. The objects stay, for the next process to update.
 func (p *Publisher) Start(ctx context.Context) error {
+	if err := p.once.Begin("capacity of " + p.config.DriverName); err != nil {
+		return err
+	}
 	watching, stop := context.WithCancel(ctx)
 	defer p.published.Shutdown()
 	defer p.factory.Shutdown()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/provision/capacity"
@@ -36,18 +38,18 @@ type fakeDriver struct {
 	calls     int
 }
 
-func (p *fakeDriver) Capacity(_ context.Context, parameters, segments map[string]string) (int64, int64, error) {
+func (p *fakeDriver) Capacity(_ context.Context, parameters, segments map[string]string) (int64, *int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls++
 	if p.err != nil {
-		return 0, 0, p.err
+		return 0, nil, p.err
 	}
 	size := p.available[segments[topology]]
-	if parameters["half"] != "" {
-		return size, size / 2, nil
+	if parts, err := strconv.ParseInt(parameters["parts"], 10, 64); err == nil {
+		return size, ptr.To(size / parts), nil
 	}
-	return size, 0, nil
+	return size, nil, nil
 }
 
 func (p *fakeDriver) set(node string, size int64, err error) {
@@ -97,6 +99,7 @@ func run(t *testing.T, objects []runtime.Object, config capacity.Config, test fu
 		done := make(chan error, 1)
 		go func() { done <- p.Start(ctx) }()
 		synctest.Wait()
+		require.ErrorContains(t, p.Start(ctx), "was started before")
 		test(f)
 		stop()
 		require.NoError(t, <-done)
@@ -133,23 +136,28 @@ func (f *fixture) writeCount() int {
 func TestPublishesEachClassInEachTopology(t *testing.T) {
 	owner := &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "me", UID: "1"}
 	objects := append(newNode("a"), newNode("b")...)
-	objects = append(objects, newClass("fast", driverName, map[string]string{"half": "yes"}),
-		newClass("slow", driverName, nil), newClass("foreign", "other.example.com", nil))
+	objects = append(objects, newClass("fast", driverName, map[string]string{"parts": "2"}),
+		newClass("dust", driverName, map[string]string{"parts": "5000"}), newClass("slow", driverName, nil), newClass("foreign", "other.example.com", nil))
 	run(t, objects, capacity.Config{Owner: owner}, func(f *fixture) {
-		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, f.published())
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "dust a": 1000, "dust b": 2000, "slow a": 1000, "slow b": 2000},
+			f.published())
 		list, err := f.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		for _, object := range list.Items {
 			require.Equal(t, []metav1.OwnerReference{*owner}, object.OwnerReferences)
 			require.Equal(t, map[string]string{
 				"csi.storage.k8s.io/drivername": driverName, "csi.storage.k8s.io/managed-by": "berth"}, object.Labels)
-			if object.StorageClassName == "fast" {
+			switch object.StorageClassName {
+			case "fast":
 				require.Equal(t, object.Capacity.Value()/2, object.MaximumVolumeSize.Value())
-			} else {
+			case "dust":
+				require.NotNil(t, object.MaximumVolumeSize, "without it the scheduler would take the capacity for the largest size")
+				require.Zero(t, object.MaximumVolumeSize.Value())
+			default:
 				require.Nil(t, object.MaximumVolumeSize)
 			}
 		}
-		require.Equal(t, 4, f.writeCount())
+		require.Equal(t, 6, f.writeCount())
 	})
 }
 

@@ -65,15 +65,15 @@ func (p *Publisher) name(k key) string {
 	return "csisc-" + strconv.FormatUint(sum.Sum64(), 36)
 }
 
-func (p *Publisher) object(k key, segments map[string]string, available, largest int64) *storagev1.CSIStorageCapacity {
+func (p *Publisher) object(k key, segments map[string]string, available int64, largest *int64) *storagev1.CSIStorageCapacity {
 	object := &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{Name: p.name(k), Namespace: p.config.Namespace, Labels: p.labels()},
 		// An empty selector matches all nodes, none at all matches none.
 		NodeTopology: &metav1.LabelSelector{MatchLabels: segments}, StorageClassName: k.class,
 		Capacity: resource.NewQuantity(available, resource.BinarySI),
 	}
-	if largest > 0 {
-		object.MaximumVolumeSize = resource.NewQuantity(largest, resource.BinarySI)
+	if largest != nil {
+		object.MaximumVolumeSize = resource.NewQuantity(*largest, resource.BinarySI)
 	}
 	if owner := p.owner(); owner != nil {
 		object.OwnerReferences = []metav1.OwnerReference{*owner}

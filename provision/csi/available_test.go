@@ -72,7 +72,7 @@ func TestRestoreFollowsItsSnapshot(t *testing.T) {
 	claim := options(fromSnapshot, func(o *provision.VolumeOptions) { o.PVC.UID = "restored" })
 	watched := make(chan struct{}, 10)
 	noteWatches(objects, "volumesnapshots", watched)
-	provisionUntilWatched(t, p, claim, watched)
+	provisionUntilWatched(t, p, claim, "spec.dataSource", watched)
 
 	both := snapshotObjects("handle", driverName, false, func(_, _ map[string]any) {})
 	_, err := objects.Resource(snapshotResource).Namespace("ns").Create(t.Context(), both[0].(*unstructured.Unstructured), metav1.CreateOptions{})
@@ -106,7 +106,7 @@ func TestCloneFollowsItsSource(t *testing.T) {
 	provisionUntilWatched(t, p, options(func(o *provision.VolumeOptions) {
 		o.PVName, o.PVC.UID = "pvc-clone", "clone"
 		o.PVC.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "claim"}
-	}), watched)
+	}), "spec.dataSource", watched)
 	source.Status.Phase, source.Spec.VolumeName = corev1.ClaimBound, "pv"
 	_, err = api.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), source, metav1.UpdateOptions{})
 	require.NoError(t, err)

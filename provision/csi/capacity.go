@@ -6,26 +6,27 @@ import (
 	"fmt"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/utils/ptr"
 )
 
 // Capacity returns how many bytes of volumes with these StorageClass parameters the driver can still create in a topology,
-// and the size of the largest volume, 0 if the driver does not report it. The error is errors.ErrUnsupported if the driver
+// and the size of the largest volume, nil if the driver does not report it. The error is errors.ErrUnsupported if the driver
 // does not report its capacity. It is safe for concurrent use.
 func (p *Provisioner) Capacity(
 	ctx context.Context, parameters, segments map[string]string,
-) (available, largest int64, err error) {
+) (available int64, largest *int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	capabilities, client, err := p.driver.controller(ctx)
 	if err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	if !capabilities.rpc[csiapi.ControllerServiceCapability_RPC_GET_CAPACITY] {
-		return 0, 0, fmt.Errorf("driver %q does not report its capacity: %w", p.config.Name, errors.ErrUnsupported)
+		return 0, nil, fmt.Errorf("driver %q does not report its capacity: %w", p.config.Name, errors.ErrUnsupported)
 	}
 	forDriver, _, err := splitParameters(parameters)
 	if err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	request := &csiapi.GetCapacityRequest{Parameters: forDriver}
 	if capabilities.topology && len(segments) > 0 {
@@ -33,7 +34,10 @@ func (p *Provisioner) Capacity(
 	}
 	resp, err := client.GetCapacity(ctx, request)
 	if err != nil {
-		return 0, 0, fmt.Errorf("get capacity of driver %q: %w", p.config.Name, err)
+		return 0, nil, fmt.Errorf("get capacity of driver %q: %w", p.config.Name, err)
 	}
-	return resp.GetAvailableCapacity(), resp.GetMaximumVolumeSize().GetValue(), nil
+	if reported := resp.GetMaximumVolumeSize(); reported != nil { // 0: no volume fits, whatever is available
+		largest = ptr.To(reported.GetValue())
+	}
+	return resp.GetAvailableCapacity(), largest, nil
 }

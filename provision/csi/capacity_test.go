@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/provision/csi"
 )
@@ -17,12 +18,12 @@ func (f *fakeDriver) GetCapacity(_ context.Context, req *csiapi.GetCapacityReque
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.capacityRequests = append(f.capacityRequests, req)
-	return &csiapi.GetCapacityResponse{AvailableCapacity: 1000, MaximumVolumeSize: wrapperspb.Int64(400)}, nil
+	return &csiapi.GetCapacityResponse{AvailableCapacity: 1000, MaximumVolumeSize: f.largest}, nil
 }
 
 func TestCapacityIsWhatTheDriverReports(t *testing.T) {
 	f := newFakeDriver()
-	f.rpcs = append(f.rpcs, csiapi.ControllerServiceCapability_RPC_GET_CAPACITY)
+	f.rpcs, f.largest = append(f.rpcs, csiapi.ControllerServiceCapability_RPC_GET_CAPACITY), wrapperspb.Int64(400)
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: fake.NewClientset()}, csi.Config{Name: driverName, Socket: socket})
@@ -31,10 +32,19 @@ func TestCapacityIsWhatTheDriverReports(t *testing.T) {
 	available, largest, err := p.Capacity(t.Context(), parameters, map[string]string{"zone": "a"})
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, available)
-	require.EqualValues(t, 400, largest)
+	require.Equal(t, ptr.To(int64(400)), largest)
 	require.Len(t, f.capacityRequests, 1)
 	require.Equal(t, map[string]string{"tier": "gold"}, f.capacityRequests[0].GetParameters(), "what is for us is kept from the driver")
 	require.Equal(t, map[string]string{"zone": "a"}, f.capacityRequests[0].GetAccessibleTopology().GetSegments())
+
+	for _, reported := range []*wrapperspb.Int64Value{nil, wrapperspb.Int64(0)} {
+		f.mu.Lock()
+		f.largest = reported
+		f.mu.Unlock()
+		_, largest, err = p.Capacity(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Equal(t, reported == nil, largest == nil, "0 is a size in which no volume fits")
+	}
 
 	_, _, err = p.Capacity(t.Context(), map[string]string{"csi.storage.k8s.io/unknown": "x"}, nil)
 	require.ErrorContains(t, err, "csi.storage.k8s.io/unknown")

@@ -8,6 +8,7 @@ import (
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -101,4 +102,22 @@ func TestCloneThatBeginsWhileAnotherEndsIsProtected(t *testing.T) {
 	claim, err := api.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "claim", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, claim.Finalizers, "the last clone releases the claim")
+}
+
+// A driver may make volumes larger than requested. A clone of such a volume requests what its source requested.
+func TestCloneOfAVolumeThatWasRoundedUp(t *testing.T) {
+	f := newFakeDriver()
+	source := options().PVC
+	source.Name, source.UID, source.Spec.VolumeName, source.Status.Phase = "source", "uid", "pv", corev1.ClaimBound
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "handle"}
+	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "source", UID: "uid"}
+	volume.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	p := withDriver(t, f, csi.Config{}, source, volume)
+	_, _, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
+		o.PVC.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
+	}))
+	require.NoError(t, err)
+	require.Equal(t, "handle", f.last().GetVolumeContentSource().GetVolume().GetVolumeId())
+	require.EqualValues(t, 8<<20, f.last().GetCapacityRange().GetRequiredBytes())
 }

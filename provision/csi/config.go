@@ -46,6 +46,10 @@ type Config struct {
 	ExtraCreateMetadata bool
 	// DefaultFSType is the file system type of volumes whose class names none; "" leaves it to the driver.
 	DefaultFSType string
+	// StrictTopology gives the driver only the topology of the selected node, if there is one. By default it gets the others of its
+	// nodes, or of the class, too, which volumes that span several need, and that one as the preferred one. With NodeName it is
+	// always so.
+	StrictTopology bool
 	// NodeName, in a cluster where a driver with a controller service runs on each node, is this driver's node: the
 	// Provisioner provisions the claims that are scheduled to the node, and deletes the volumes that are on it. Its
 	// controller needs a provision.IntentFinalizer of its own. Empty: one Provisioner works for all nodes.
@@ -99,6 +103,7 @@ var (
 	_ provision.Provisioner        = (*Provisioner)(nil)
 	_ provision.ProvisionerContext = (*Provisioner)(nil)
 	_ provision.DeleterContext     = (*Provisioner)(nil)
+	_ provision.DeletionGuard      = (*Provisioner)(nil)
 	_ provision.DeletionNotifier   = (*Provisioner)(nil)
 	_ provision.ClaimNotifier      = (*Provisioner)(nil)
 	_ provision.Qualifier          = (*Provisioner)(nil)

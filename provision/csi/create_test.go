@@ -30,7 +30,7 @@ func TestStateOfEachCode(t *testing.T) {
 		case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.AlreadyExists:
 			want, wantImmediate = provision.ProvisioningInBackground, provision.ProvisioningInBackground
 		case codes.ResourceExhausted:
-			want, wantImmediate = provision.ProvisioningReschedule, provision.ProvisioningNoChange
+			want, wantImmediate = provision.ProvisioningReschedule, provision.ProvisioningFinished
 		case codes.PermissionDenied, codes.Unauthenticated:
 			want, wantImmediate = provision.ProvisioningNoChange, provision.ProvisioningNoChange
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/csierr"
+	"github.com/berth-dev/berth/internal/csimode"
 	"github.com/berth-dev/berth/provision/resize"
 )
 
@@ -43,7 +44,7 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 	source := pv.Spec.CSI
 	request := &csiapi.ControllerExpandVolumeRequest{
 		VolumeId: source.VolumeHandle, CapacityRange: &csiapi.CapacityRange{RequiredBytes: size},
-		VolumeCapability: volumeCapability(capabilities, pv),
+		VolumeCapability: csimode.Capability(pv, capabilities.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
 	}
 	if request.Secrets, err = p.readSecret(ctx, source.ControllerExpandSecretRef); err != nil {
 		return resize.ExpandResult{}, err
@@ -53,24 +54,6 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 		return resize.ExpandResult{}, err
 	}
 	return resize.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeExpansionRequired: resp.GetNodeExpansionRequired()}, nil
-}
-
-// volumeCapability returns the capability with which a volume was created.
-func volumeCapability(capabilities *capabilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
-	mode := corev1.ReadWriteOnce
-	if len(pv.Spec.AccessModes) > 0 {
-		mode = pv.Spec.AccessModes[0]
-	}
-	single := capabilities.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
-	capability := &csiapi.VolumeCapability{
-		AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)}}
-	if modeOf(pv.Spec.VolumeMode) == corev1.PersistentVolumeBlock {
-		capability.AccessType = &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}
-		return capability
-	}
-	capability.AccessType = &csiapi.VolumeCapability_Mount{Mount: &csiapi.VolumeCapability_MountVolume{
-		FsType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions}}
-	return capability
 }
 
 // nodeExpands returns whether the node service expands volumes; false if it is not served on this socket.

@@ -101,6 +101,19 @@ func TestExpandVolume(t *testing.T) {
 	require.NotNil(t, e.requests[1].GetVolumeCapability().GetBlock())
 	require.Empty(t, e.requests[1].GetSecrets())
 
+	_, err = p.ExpandVolume(t.Context(), grownVolume(func(pv *corev1.PersistentVolume) {
+		pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}
+	}), 99)
+	require.NoError(t, err)
+	require.Equal(t, csiapi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		e.requests[2].GetVolumeCapability().GetAccessMode().GetMode(), "the widest, as for publishing")
+	_, err = p.ExpandVolume(t.Context(), grownVolume(func(pv *corev1.PersistentVolume) {
+		pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteOnce}
+	}), 99)
+	require.NoError(t, err)
+	require.Equal(t, csiapi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		e.requests[3].GetVolumeCapability().GetAccessMode().GetMode(), "as for publishing")
+
 	e.err = status.Error(codes.OutOfRange, "too large")
 	_, err = p.ExpandVolume(t.Context(), grownVolume(), 99)
 	require.Equal(t, codes.OutOfRange, status.Code(err))
@@ -110,7 +123,7 @@ func TestExpandVolume(t *testing.T) {
 	require.ErrorContains(t, err, `get secret "vault/gone"`)
 	_, sent := status.FromError(err)
 	require.False(t, sent, "nothing was asked of the driver")
-	require.Len(t, e.requests, 3)
+	require.Len(t, e.requests, 5)
 }
 
 func TestExpandCapabilities(t *testing.T) {

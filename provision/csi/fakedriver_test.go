@@ -36,6 +36,7 @@ type fakeDriver struct {
 	infoCalls        int
 	probed           chan struct{} // receives a value at a Probe unless it is full
 	capacityRequests []*csiapi.GetCapacityRequest
+	largest          *wrapperspb.Int64Value
 }
 
 // newFakeDriver returns a driver that can do everything and does it right.

@@ -47,7 +47,11 @@ func realClient(t *testing.T) (client, own kubernetes.Interface, class string) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: class}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: class + ".example.com"}, metav1.CreateOptions{})
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: class + ".example.com",
+		// No node of the cluster has the driver, and otherwise claims would wait for one.
+		AllowedTopologies: []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
+			{Key: csidriver.TopologyKey, Values: []string{"node-1"}}}}},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = client.StorageV1().StorageClasses().Delete(ctx, class, metav1.DeleteOptions{})

@@ -24,8 +24,7 @@ func (p *Provisioner) SupportsModify(ctx context.Context) (bool, error) {
 	return capabilities.rpc[csiapi.ControllerServiceCapability_RPC_MODIFY_VOLUME], nil
 }
 
-// ModifyVolume implements modify.Driver by ControllerModifyVolume. It sends no secrets: the API has no field that names one for
-// this call.
+// ModifyVolume implements modify.Driver by ControllerModifyVolume.
 func (p *Provisioner) ModifyVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	parameters map[string]string,
 ) error {
@@ -42,7 +41,11 @@ func (p *Provisioner) ModifyVolume(ctx context.Context, claim *corev1.Persistent
 		}
 		parameters[metaClaimName], parameters[metaClaimNamespace], parameters[metaVolumeName] = claim.Name, claim.Namespace, pv.Name
 	}
+	secrets, err := p.readSecret(ctx, modifySecret(pv))
+	if err != nil {
+		return notSent(err)
+	}
 	_, err = client.ControllerModifyVolume(ctx, &csiapi.ControllerModifyVolumeRequest{
-		VolumeId: pv.Spec.CSI.VolumeHandle, MutableParameters: parameters})
+		VolumeId: pv.Spec.CSI.VolumeHandle, MutableParameters: parameters, Secrets: secrets})
 	return csierr.Classify(ctx, err)
 }

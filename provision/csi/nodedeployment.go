@@ -24,6 +24,11 @@ func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool 
 	return selected == p.config.NodeName
 }
 
+// ShouldDelete implements provision.DeletionGuard: with Config.NodeName, a volume without a node is of no node's driver.
+func (p *Provisioner) ShouldDelete(volume *corev1.PersistentVolume) bool {
+	return p.config.NodeName == "" || volume.Spec.NodeAffinity != nil && volume.Spec.NodeAffinity.Required != nil
+}
+
 // checkOnThisNode returns an IgnoredError if the provisioner is that of one node, and the volume is not on it.
 func (p *Provisioner) checkOnThisNode(ctx context.Context, volume *corev1.PersistentVolume) error {
 	if p.config.NodeName == "" {

@@ -34,6 +34,8 @@ func TestProvisionerOfOneNode(t *testing.T) {
 		}
 		return pv
 	}
+	require.False(t, p.ShouldDelete(volume()))
+	require.True(t, p.ShouldDelete(volume("b")), "whose node has the label is for DeleteContext to find out")
 	var ignored *provision.IgnoredError
 	require.True(t, errors.As(p.DeleteContext(t.Context(), volume("b")), &ignored))
 	require.True(t, errors.As(p.DeleteContext(t.Context(), volume()), &ignored), "a volume without a node is not of this one")

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/internal/csimode"
 	"github.com/berth-dev/berth/provision"
 )
 
@@ -20,7 +21,7 @@ const (
 	reservedPrefix = "csi.storage.k8s.io/"
 
 	paramFSType = reservedPrefix + "fstype"
-	// paramOldFSType is the deprecated name of paramFSType.
+	// paramOldFSType, in upper or lower case, is the deprecated name of paramFSType.
 	paramOldFSType = "fstype"
 
 	metaClaimName      = reservedPrefix + "pvc/name"
@@ -35,7 +36,9 @@ type plan struct {
 	refs    secretRefs
 	fsType  string
 	block   bool
-	size    int64
+	// topology: the driver has one, so that its volumes may be restricted to some nodes.
+	topology bool
+	size     int64
 	// cloned is the claim that the volume is cloned from; nil if it is not.
 	cloned *corev1.PersistentVolumeClaim
 }
@@ -59,7 +62,7 @@ func (p *Provisioner) plan(ctx context.Context, capabilities *capabilities, opti
 	if err != nil {
 		return fail(infeasible(err))
 	}
-	next := &plan{options: options, fsType: fsType}
+	next := &plan{options: options, fsType: fsType, topology: capabilities.topology}
 	next.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	switch {
 	case next.block:
@@ -74,7 +77,7 @@ func (p *Provisioner) plan(ctx context.Context, capabilities *capabilities, opti
 		parameters[metaVolumeName] = options.PVName
 	}
 	next.request = next.baseRequest(capabilities, parameters)
-	if next.refs, err = resolveSecrets(options); err != nil {
+	if next.refs, err = resolveSecrets(options.Parameters, options.PVName, claim); err != nil {
 		return fail(infeasible(err))
 	}
 	if next.request.Secrets, err = p.readSecret(ctx, next.refs[secretProvision]); err != nil {
@@ -107,16 +110,18 @@ func (m *plan) baseRequest(capabilities *capabilities, parameters map[string]str
 	return request
 }
 
-// splitParameters separates the driver's parameters from the reserved ones.
+// splitParameters separates the driver's parameters from the reserved ones. The driver gets deprecated parameters too, as from
+// external-provisioner: some drivers read the file system's type from them.
 func splitParameters(all map[string]string) (forDriver map[string]string, fsType string, err error) {
 	forDriver = map[string]string{}
 	named := 0
 	for key, value := range all {
-		switch {
-		case key == paramFSType || key == paramOldFSType:
+		if key == paramFSType || strings.EqualFold(key, paramOldFSType) {
 			fsType = value
 			named++
-		case isSecretParameter(key):
+		}
+		switch {
+		case key == paramFSType, isSecretParameter(key):
 		case strings.HasPrefix(key, reservedPrefix):
 			return nil, "", fmt.Errorf("unknown StorageClass parameter %q; the prefix %q is reserved", key, reservedPrefix)
 		default:
@@ -134,7 +139,7 @@ func (m *plan) volumeCapabilities(capabilities *capabilities) []*csiapi.VolumeCa
 	single := capabilities.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	for _, mode := range m.options.PVC.Spec.AccessModes {
 		capability := &csiapi.VolumeCapability{
-			AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)},
+			AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: csimode.Of(mode, single)},
 		}
 		if m.block {
 			capability.AccessType = &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}
@@ -146,24 +151,6 @@ func (m *plan) volumeCapabilities(capabilities *capabilities) []*csiapi.VolumeCa
 		list = append(list, capability)
 	}
 	return list
-}
-
-// accessMode returns the access mode of CSI. A driver without the capability SINGLE_NODE_MULTI_WRITER does not distinguish one
-// writer on a node from several, and gets SINGLE_NODE_WRITER for both.
-func accessMode(mode corev1.PersistentVolumeAccessMode, single bool) csiapi.VolumeCapability_AccessMode_Mode {
-	switch {
-	case mode == corev1.ReadWriteOnce && single:
-		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	case mode == corev1.ReadWriteOncePod && single:
-		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	case mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod:
-		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	case mode == corev1.ReadOnlyMany:
-		return csiapi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	case mode == corev1.ReadWriteMany:
-		return csiapi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	}
-	return csiapi.VolumeCapability_AccessMode_UNKNOWN
 }
 
 // mutableParameters returns those of the claim's VolumeAttributesClass.
@@ -230,14 +217,27 @@ func (m *plan) volume(driver string, created *csiapi.Volume) *corev1.PersistentV
 			VolumeMode:                    &mode,
 			MountOptions:                  m.options.MountOptions,
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: source},
-			NodeAffinity:                  nodeAffinity(created.GetAccessibleTopology()),
 		},
+	}
+	if m.topology { // otherwise no node has the labels
+		volume.Spec.NodeAffinity = nodeAffinity(created.GetAccessibleTopology())
 	}
 	if name := claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
 		volume.Spec.VolumeAttributesClassName = name
 	}
-	if ref := m.refs[secretProvision]; ref != nil {
-		volume.Annotations = map[string]string{annDeletionSecretName: ref.Name, annDeletionSecretNamespace: ref.Namespace}
-	}
+	volume.Annotations = m.secretAnnotations()
 	return volume
+}
+
+// secretAnnotations returns the annotations with the secrets that a PersistentVolume has no fields for. Without a secret for the
+// deletion they say that there is none: the class may name one later.
+func (m *plan) secretAnnotations() map[string]string {
+	annotations := map[string]string{annDeletionSecretName: "", annDeletionSecretNamespace: ""}
+	if ref := m.refs[secretProvision]; ref != nil {
+		annotations[annDeletionSecretName], annotations[annDeletionSecretNamespace] = ref.Name, ref.Namespace
+	}
+	if ref := m.refs[secretControllerModify]; ref != nil {
+		annotations[annModifySecretName], annotations[annModifySecretNamespace] = ref.Name, ref.Namespace
+	}
+	return annotations
 }

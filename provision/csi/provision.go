@@ -117,7 +117,7 @@ func provisioningState(code codes.Code, mayReschedule bool) provision.Provisioni
 		if mayReschedule {
 			return provision.ProvisioningReschedule
 		}
-		return provision.ProvisioningNoChange // out of capacity, perhaps only for this request
+		return provision.ProvisioningFinished // out of capacity; a driver that works on an earlier call returns Aborted
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return provision.ProvisioningNoChange // the driver did not process it
 	}
@@ -164,7 +164,11 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 			return fmt.Errorf("delete volume %q: %w", volume.Name, err)
 		}
 	}
-	secrets, err := p.readSecret(ctx, deletionSecret(volume))
+	ref, err := p.deletionSecret(ctx, volume)
+	if err != nil {
+		return fmt.Errorf("delete volume %q: %w", volume.Name, err)
+	}
+	secrets, err := p.readSecret(ctx, ref)
 	switch {
 	case apierrors.IsNotFound(err):
 		// It was deleted first, with the claim's namespace for instance. The driver decides whether it needs it.

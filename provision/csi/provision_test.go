@@ -130,7 +130,7 @@ func TestRequestAndVolume(t *testing.T) {
 	f.create = func(_ context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		return &csiapi.Volume{
 			VolumeId: "handle", CapacityBytes: 16 << 20, VolumeContext: map[string]string{"made": "well"},
-			AccessibleTopology: req.GetAccessibilityRequirements().GetRequisite(),
+			AccessibleTopology: req.GetAccessibilityRequirements().GetPreferred()[:1],
 		}, nil
 	}
 	p := withDriver(t, f, csi.Config{ExtraCreateMetadata: true}, secret("vault", "make-ns", "s3cret"))
@@ -138,7 +138,7 @@ func TestRequestAndVolume(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, provision.ProvisioningFinished, state)
 
-	here := []*csiapi.Topology{{Segments: map[string]string{zone: "a"}}}
+	places := []*csiapi.Topology{{Segments: map[string]string{zone: "a"}}, {Segments: map[string]string{zone: "b"}}}
 	require.Empty(t, cmp.Diff(&csiapi.CreateVolumeRequest{
 		Name: "pvc-1", CapacityRange: &csiapi.CapacityRange{RequiredBytes: 8 << 20},
 		VolumeCapabilities: []*csiapi.VolumeCapability{{
@@ -152,7 +152,7 @@ func TestRequestAndVolume(t *testing.T) {
 			"csi.storage.k8s.io/pv/name": "pvc-1",
 		},
 		Secrets:                   map[string]string{"password": "s3cret"},
-		AccessibilityRequirements: &csiapi.TopologyRequirement{Requisite: here, Preferred: here},
+		AccessibilityRequirements: &csiapi.TopologyRequirement{Requisite: places, Preferred: places},
 	}, f.last(), protocmp.Transform()))
 
 	ref := func(name string) *corev1.SecretReference {
@@ -270,8 +270,8 @@ func wrongSources() []runtime.Object {
 		},
 		"foreign": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "x" },
 		"stolen":  func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "x" },
-		"large": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
-			v.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("9Mi")
+		"large": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("9Mi")}
 		},
 	} {
 		objects = append(objects, bound(name, change)...)

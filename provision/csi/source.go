@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -93,7 +94,8 @@ func (p *Provisioner) cloneSource(
 	if err != nil {
 		return nil, nil, fmt.Errorf("spec.dataSource: claim %q: %w", name, err)
 	}
-	have, want := volume.Spec.Capacity[corev1.ResourceStorage], claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	// Not the size of the volume: drivers round up what is requested, and will do so again.
+	have, want := source.Spec.Resources.Requests[corev1.ResourceStorage], claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch ref := volume.Spec.ClaimRef; {
 	case volume.Spec.CSI == nil || volume.Spec.CSI.Driver != p.config.Name:
 		return nil, nil, fmt.Errorf("spec.dataSource: claim %q is not of driver %q", name, p.config.Name)
@@ -164,9 +166,10 @@ func (p *Provisioner) snapshotHandle(
 		return "", fmt.Errorf("content %q is of another snapshot", content.GetName())
 	}
 	mode := text(content, "spec", "sourceVolumeMode")
-	if mode != "" && mode != string(modeOf(claim.Spec.VolumeMode)) && content.GetAnnotations()[annModeChange] != "true" {
-		return "", fmt.Errorf("its source has volumeMode %s, not %s (content %q lacks the annotation %q)",
-			mode, modeOf(claim.Spec.VolumeMode), content.GetName(), annModeChange)
+	mayChange, _ := strconv.ParseBool(content.GetAnnotations()[annModeChange]) // anything else is no permission
+	if mode != "" && mode != string(modeOf(claim.Spec.VolumeMode)) && !mayChange {
+		return "", fmt.Errorf("its source has volumeMode %s, not %s (the annotation %q of content %q is not true)",
+			mode, modeOf(claim.Spec.VolumeMode), annModeChange, content.GetName())
 	}
 	if size := text(snapshot, "status", "restoreSize"); size != "" {
 		least, err := resource.ParseQuantity(size)

@@ -158,6 +158,27 @@ func TestFullNodeIsRescheduled(t *testing.T) {
 	require.Equal(t, provision.ProvisioningReschedule, state)
 }
 
+// TestVolumeModeMayChange has each form of the annotation that external-provisioner takes as a permission, and some that it does not.
+func TestVolumeModeMayChange(t *testing.T) {
+	for value, may := range map[string]bool{"true": true, "True": true, "TRUE": true, "t": true, "1": true, "false": false, "yes": false, "": false} {
+		f := newFakeDriver()
+		socket := socketPath(t)
+		f.serve(t, socket)
+		objects := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), snapshotObjects("h", driverName, true, func(_, content map[string]any) {
+			content["spec"].(map[string]any)["sourceVolumeMode"] = "Block"
+			content["metadata"].(map[string]any)["annotations"] = map[string]any{
+				"snapshot.storage.kubernetes.io/allow-volume-mode-change": value}
+		})...)
+		p := started(t, csi.Deps{Client: cluster(), Dynamic: objects}, csi.Config{Socket: socket})
+		_, _, err := p.ProvisionContext(t.Context(), options(fromSnapshot))
+		if may {
+			require.NoError(t, err, value)
+		} else {
+			require.ErrorContains(t, err, "is not true", value)
+		}
+	}
+}
+
 func TestRefusedSnapshotsNameTheReason(t *testing.T) {
 	for name, test := range map[string]struct {
 		driver string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,8 +18,8 @@ import (
 // time between two tries, so that only the watches of claims that are gone end by it.
 const sourceWaitLimit = time.Hour
 
-// sourceWaits watches the sources of claims that cannot be provisioned because their source does not exist or is not ready.
-// It is safe for concurrent use.
+// sourceWaits watches the sources of claims that cannot be provisioned because their source does not exist or is not ready, or because
+// the driver has no node. It is safe for concurrent use.
 type sourceWaits struct {
 	mu sync.Mutex // guards all below
 	// start begins a watch; nil while NotifyProvisionable does not run.
@@ -26,8 +27,11 @@ type sourceWaits struct {
 	waits map[sourceKey]*sourceWait
 }
 
-// sourceKey names a source. kind is claimKind or snapshotKind.
+// sourceKey names a source. kind is claimKind, snapshotKind or, for the first node of the driver, nodeKind.
 type sourceKey struct{ kind, namespace, name string }
+
+// nodeKind is the kind of what the kubelet writes when the driver runs on its node.
+const nodeKind = "CSINode"
 
 // sourceWait has the claims that wait for one source.
 type sourceWait struct {
@@ -77,7 +81,7 @@ func (w *sourceWaits) done(source sourceKey) map[types.UID]struct{} {
 }
 
 // NotifyProvisionable implements provision.ClaimNotifier: a claim whose source did not exist or was not ready is notified when
-// it is. The sources are watched one by one, and only while a claim waits.
+// it is, and one for whose driver no node was known when there is one. The sources are watched one by one, and only while a claim waits.
 func (p *Provisioner) NotifyProvisionable(ctx context.Context, notify func(claim types.UID)) error {
 	var watching sync.WaitGroup
 	p.waits.mu.Lock()
@@ -124,7 +128,13 @@ func (p *Provisioner) watchSource(ctx context.Context, source sourceKey, notify 
 
 // untilReady waits until volumes can be created from the source.
 func (p *Provisioner) untilReady(ctx context.Context, source sourceKey) error {
-	if source.kind == snapshotKind {
+	switch source.kind {
+	case nodeKind:
+		return listwatch.Until(ctx, listwatch.New(p.client.StorageV1().CSINodes(), p.client), &storagev1.CSINode{}, func(node *storagev1.CSINode) bool {
+			keys, _ := topologyKeys(node, p.config.Name)
+			return len(keys) > 0
+		})
+	case snapshotKind:
 		return listwatch.UntilNamed(ctx, p.dynamic.Resource(snapshots).Namespace(source.namespace), p.dynamic, source.name,
 			&unstructured.Unstructured{}, isSnapshotReady)
 	}

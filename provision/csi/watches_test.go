@@ -37,12 +37,12 @@ func noteWatches(client fakeClient, resource string, watched chan<- struct{}) {
 	})
 }
 
-// provisionUntilWatched fails to provision until the source is watched: the notifier may not run yet.
-func provisionUntilWatched(t *testing.T, p *csi.Provisioner, options provision.VolumeOptions, watched <-chan struct{}) {
+// provisionUntilWatched fails to provision, with that text, until the source is watched: the notifier may not run yet.
+func provisionUntilWatched(t *testing.T, p *csi.Provisioner, options provision.VolumeOptions, text string, watched <-chan struct{}) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		_, _, err := p.ProvisionContext(t.Context(), options)
-		require.ErrorContains(t, err, "spec.dataSource")
+		require.ErrorContains(t, err, text)
 		select {
 		case <-watched:
 			return true

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/internal/volumehealth"
 	"github.com/berth-dev/berth/internal/wakeup"
 )
@@ -63,6 +64,7 @@ type Monitor struct {
 	deps    Deps
 	config  Config
 	again   wakeup.Signal
+	once    startonce.Guard
 	running atomic.Bool
 	// reported has what is wrong with volumes, by their handles, as it was reported last. Only Start uses it.
 	reported map[string]string
@@ -93,6 +95,9 @@ func New(deps Deps, config Config) (*Monitor, error) {
 
 // Start checks the volumes until ctx ends. While the driver reports no health, it waits for the next version of the driver.
 func (m *Monitor) Start(ctx context.Context) error {
+	if err := m.once.Begin(fmt.Sprintf("volume health monitor of driver %q", m.config.DriverName)); err != nil {
+		return err
+	}
 	if m.deps.Recorder == nil {
 		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
 			Client: m.deps.Client.CoreV1(), Clock: m.deps.Clock, Logger: m.deps.Logger,

@@ -72,6 +72,7 @@ func TestHealthOfVolumes(t *testing.T) {
 		synctest.Wait()
 		calls, _ := d.called()
 		require.Equal(t, 1, calls, "a driver that reports no health is left alone")
+		require.ErrorContains(t, monitor.Start(ctx), "was started before")
 		require.NoError(t, monitor.Ready())
 
 		d.set(map[string][]health.Problem{

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/internal/startonce"
 )
 
 // Deps are what a Lifecycle works with. Runner is required, and Client unless there is a Recorder; the others may be nil.
@@ -56,6 +57,7 @@ type Lifecycle struct {
 	deps   Deps
 	config Config
 	served atomic.Bool
+	once   startonce.Guard
 }
 
 // New returns a Lifecycle. It starts nothing.
@@ -81,6 +83,9 @@ func New(deps Deps, config Config) (*Lifecycle, error) {
 
 // Start runs the controller until ctx ends, and returns when no worker runs any more.
 func (l *Lifecycle) Start(ctx context.Context) error {
+	if err := l.once.Begin(l.config.Name); err != nil {
+		return err
+	}
 	if l.config.Served != nil {
 		if err := l.config.Served(ctx); err != nil {
 			if ctx.Err() != nil {

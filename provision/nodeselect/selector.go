@@ -39,8 +39,8 @@ var annProvisioners = []string{volumehelpers.AnnStorageProvisioner, volumehelper
 // Driver says what the driver of this node has space for. It is safe for concurrent use.
 type Driver interface {
 	// Capacity returns how many bytes of volumes with these StorageClass parameters can still be created, and the size of the largest
-	// volume, 0 if that is unknown. The error is errors.ErrUnsupported if the driver does not report its capacity.
-	Capacity(ctx context.Context, parameters, topology map[string]string) (available, largest int64, err error)
+	// volume, nil if that is unknown. The error is errors.ErrUnsupported if the driver does not report its capacity.
+	Capacity(ctx context.Context, parameters, topology map[string]string) (available int64, largest *int64, err error)
 }
 
 // Deps are what a Selector works with. Client and Driver are required; the others have the usual defaults.
@@ -240,8 +240,10 @@ func (s *Selector) reasonAgainst(ctx context.Context, claim *corev1.PersistentVo
 		return "", nil
 	case err != nil:
 		return "", err
-	case size.Value() > available || largest > 0 && size.Value() > largest:
+	case size.Value() > available:
 		return fmt.Sprintf("%d bytes are requested, %d are available", size.Value(), available), nil
+	case largest != nil && size.Value() > *largest:
+		return fmt.Sprintf("%d bytes are requested, the largest volume that fits has %d", size.Value(), *largest), nil
 	}
 	return "", nil
 }

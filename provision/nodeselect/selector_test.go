@@ -34,16 +34,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type driver struct {
 	calls chan struct{}
 
-	mu        sync.Mutex // guards available and err
+	mu        sync.Mutex // guards all below
 	available int64
+	largest   *int64
 	err       error
 }
 
-func (d *driver) Capacity(context.Context, map[string]string, map[string]string) (int64, int64, error) {
+func (d *driver) Capacity(context.Context, map[string]string, map[string]string) (int64, *int64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls <- struct{}{}
-	return d.available, 0, d.err
+	return d.available, d.largest, d.err
 }
 
 func (d *driver) answer(available int64, err error) {
@@ -172,10 +173,13 @@ func TestClaimThatComesBackBeforeTheAnswer(t *testing.T) {
 }
 
 func TestFullDriverTriesAgain(t *testing.T) {
-	for name, err := range map[string]error{"full": nil, "away": errors.New("the driver is away")} {
+	for name, at := range map[string]*driver{
+		"full": {available: 1}, "away": {err: errors.New("the driver is away")}, "only small holes": {available: 1 << 50, largest: new(int64)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
-			f.driver.answer(1, err)
+			f.driver.largest = at.largest
+			f.driver.answer(at.available, at.err)
 			f.Consider(f.claim())
 			f.requireInTime(func() bool { return len(f.driver.calls) > 0 })
 			require.Empty(t, f.selected())

@@ -17,6 +17,8 @@ const (
 	stepCleanup
 	// stepExpand: call the driver.
 	stepExpand
+	// stepRetryNode: call the driver again after a delay, so that the node tries again what it found infeasible.
+	stepRetryNode
 )
 
 func requestedSize(claim *corev1.PersistentVolumeClaim) resource.Quantity {
@@ -58,7 +60,7 @@ func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (s
 		}
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		if isAllocated && allocated.Cmp(want) == 0 {
-			return stepNone, want // the same request would fail again
+			return stepRetryNode, want // the cause may be gone: a full disk, an older version of the driver
 		}
 	}
 	return stepExpand, want

@@ -13,7 +13,8 @@
 //
 // A size with an unknown outcome, because the driver did not respond or the process died, is requested again, also if the
 // claim requests another one by then: only a final result ends it. A final error is the condition ControllerResizeError; an
-// infeasible size is ControllerResizeInfeasible, too. Then the claim may request less.
+// infeasible size is ControllerResizeInfeasible, too. Then the claim may request less. A size that is infeasible for the node
+// (NodeResizeInfeasible) goes through steps 1 to 4 again after a delay, after which the kubelet tries again.
 //
 // A claim that requests no more than it has costs one reconcile for each change. PersistentVolumes are read when they are
 // needed, and not watched.

@@ -266,6 +266,7 @@ func (api *fakeAPI) start(p *process, deps resize.Deps) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- r.Start(ctx) }()
 	synctest.Wait()
+	require.ErrorContains(api.t, r.Start(ctx), "was started before")
 	return func() {
 		cancel()
 		require.NoError(api.t, <-done)

@@ -66,6 +66,11 @@ func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	case stepCleanup:
 		return reconcile.Result{}, r.cleanup(ctx, key, claim, pv)
+	case stepRetryNode:
+		if wait := r.nodeRetryDelay(key, claim); wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, nil
+		}
+		fallthrough
 	default:
 		return r.tryExpand(ctx, key, claim, pv, size)
 	}

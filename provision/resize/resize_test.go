@@ -278,16 +278,41 @@ func TestLargerRequestDuringNodeExpansion(t *testing.T) {
 	})
 }
 
-func TestInfeasibleNodeExpansionWaitsForAnotherRequest(t *testing.T) {
+// nodeRejects does what the kubelet does if the driver's node service rejects the size.
+func nodeRejects(api *fakeAPI) {
+	api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizeInfeasible
+	})
+	synctest.Wait()
+}
+
+func TestInfeasibleNodeExpansionIsRetriedSlowly(t *testing.T) {
 	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		api.request("c", gib(5))
 		synctest.Wait()
-		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Status.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizeInfeasible
-		})
-		time.Sleep(time.Hour) // the bubble's time
+		for tries := 1; tries <= 3; tries++ {
+			nodeRejects(api)
+			time.Sleep(4 * time.Minute) // the bubble's time
+			synctest.Wait()
+			require.Len(t, api.driver.calls(), tries)
+			require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInfeasible, stage(api.claim("c")))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			require.Len(t, api.driver.calls(), tries+1)
+			require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(api.claim("c")), "the node may try again")
+		}
+		api.expandOnNode("c")
 		synctest.Wait()
-		require.Equal(t, []int64{5}, api.driver.calls())
+		done(t, api, "c", "5Gi")
+		require.Equal(t, []int64{5, 5, 5, 5}, api.driver.calls())
+	})
+}
+
+func TestAnotherRequestAfterAnInfeasibleNodeExpansion(t *testing.T) {
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.request("c", gib(5))
+		synctest.Wait()
+		nodeRejects(api)
 		api.request("c", gib(4))
 		synctest.Wait()
 		claim := api.claim("c")

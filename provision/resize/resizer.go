@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -67,6 +68,7 @@ type Resizer struct {
 	mu               sync.Mutex                   // guards all below
 	waitingForDetach map[string]reconcile.Request // by volume: the claim that waits until it is detached
 	cleaned          map[reconcile.Request]string // what needs no cleanup any more
+	nodeFailed       map[reconcile.Request]bool   // the claims whose delay after an infeasible node expansion has begun
 }
 
 // New returns a Resizer. It starts nothing.
@@ -76,7 +78,7 @@ func New(deps Deps, config Config) (*Resizer, error) {
 	}
 	r := &Resizer{
 		driver: deps.Driver, waitingForDetach: map[string]reconcile.Request{}, cleaned: map[reconcile.Request]string{},
-		detachWanted: make(chan struct{}),
+		nodeFailed: map[reconcile.Request]bool{}, detachWanted: make(chan struct{}),
 	}
 	var err error
 	r.Controller, err = claimwork.New(deps.Deps, claimwork.Config{
@@ -119,6 +121,18 @@ func (r *Resizer) succeeded(key reconcile.Request, volume string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.waitingForDetach, volume)
+	delete(r.nodeFailed, key)
+}
+
+// nodeRetryDelay returns how long a claim whose node cannot expand the volume has to wait for its next try, 0 if it has waited.
+func (r *Resizer) nodeRetryDelay(key reconcile.Request, claim *corev1.PersistentVolumeClaim) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodeFailed[key] {
+		return 0 // reconcile has asked Retries whether the delay is over
+	}
+	r.nodeFailed[key] = true
+	return r.Retries.Failed(key, claim, wantOf(claim), true)
 }
 
 // forget drops the state of a claim that is deleted or needs no work.
@@ -127,6 +141,7 @@ func (r *Resizer) forget(key reconcile.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.cleaned, key)
+	delete(r.nodeFailed, key)
 	for volume, waiting := range r.waitingForDetach {
 		if waiting == key {
 			delete(r.waitingForDetach, volume)

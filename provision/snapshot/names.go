@@ -1,6 +1,9 @@
 package snapshot
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -51,15 +54,19 @@ func DriverName(content *api.VolumeSnapshotContent) (name string, ok bool) {
 // parameterPrefix begins the parameters of a class that are for Kubernetes and not for the driver.
 const parameterPrefix = "csi.storage.k8s.io/"
 
-// DriverParameters returns the parameters of a class that are for the driver.
-func DriverParameters(class map[string]string) map[string]string {
+// DriverParameters returns the parameters of a class that are for the driver. A parameter with the reserved prefix that is unknown is an
+// error: it may be a Secret whose name has a typing error.
+func DriverParameters(class map[string]string) (map[string]string, error) {
 	parameters := map[string]string{}
-	for key, value := range class {
-		if !strings.HasPrefix(key, parameterPrefix) {
-			parameters[key] = value
+	for _, key := range slices.Sorted(maps.Keys(class)) { // so that the same class always fails with the same error
+		switch {
+		case !strings.HasPrefix(key, parameterPrefix):
+			parameters[key] = class[key]
+		case !isSecretParameter(key):
+			return nil, fmt.Errorf("unknown parameter %q: the prefix %q is reserved", key, parameterPrefix)
 		}
 	}
-	return parameters
+	return parameters, nil
 }
 
 // IsReady reports whether volumes can be created from the VolumeSnapshot.

@@ -22,6 +22,19 @@ const (
 	SecretList = "snapshotter-list"
 )
 
+// secretParameters returns the parameters of a class that name the Secret for a purpose.
+func secretParameters(purpose string) (name, namespace string) {
+	return parameterPrefix + purpose + "-secret-name", parameterPrefix + purpose + "-secret-namespace"
+}
+
+// isSecretParameter reports whether a parameter names a Secret. One class may have those of both kinds of snapshots.
+func isSecretParameter(key string) bool {
+	return slices.ContainsFunc([]string{SecretSnapshotter, SecretList, SecretGroup, SecretGroupGet}, func(purpose string) bool {
+		name, namespace := secretParameters(purpose)
+		return key == name || key == namespace
+	})
+}
+
 // ResolveSecret returns the Secret that a class names for the purpose and for the content of a VolumeSnapshot, nil if none.
 func ResolveSecret(class *api.VolumeSnapshotClass, purpose, content string, ref corev1.ObjectReference,
 ) (*corev1.SecretReference, error) {
@@ -43,7 +56,7 @@ func ResolveGroupSecret(class *groupapi.VolumeGroupSnapshotClass, purpose, conte
 // chooses: they may be a part of the Secret's name, never of its namespace.
 func resolveSecret(kind, className string, parameters map[string]string, purpose string, tokens, chosen map[string]string,
 ) (*corev1.SecretReference, error) {
-	nameKey, namespaceKey := parameterPrefix+purpose+"-secret-name", parameterPrefix+purpose+"-secret-namespace"
+	nameKey, namespaceKey := secretParameters(purpose)
 	name, hasName := parameters[nameKey]
 	namespace, hasNamespace := parameters[namespaceKey]
 	switch {

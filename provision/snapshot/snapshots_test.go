@@ -144,6 +144,21 @@ func (c *cluster) remove(t *testing.T, name string) {
 	}, time.Minute, 5*time.Millisecond)
 }
 
+// waitEvent waits for the next event of the binder with that text.
+func (c *cluster) waitEvent(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.After(time.Minute); ; {
+		select {
+		case event := <-c.events.Events:
+			if event == text {
+				return
+			}
+		case <-deadline:
+			require.Fail(t, "no event", text)
+		}
+	}
+}
+
 func ofClaim(name string) api.VolumeSnapshotSource { return api.VolumeSnapshotSource{ClaimName: &name} }
 
 func failsWith(message string) func(*api.VolumeSnapshot) bool {
@@ -208,7 +223,9 @@ func TestSnapshotThatIsKept(t *testing.T) {
 	require.NoError(t, err)
 	c.existing(t, "kept", "id-of-snapshot-uid-s", "again", api.Retain)
 	c.snapshot(t, "again", api.VolumeSnapshotSource{ContentName: ptr.To("kept")})
-	require.Equal(t, "1Mi", c.wait(t, "again", snapshot.IsReady).Status.RestoreSize.String())
+	again := c.wait(t, "again", snapshot.IsReady)
+	require.Equal(t, "1Mi", again.Status.RestoreSize.String())
+	require.NotNil(t, again.Status.CreationTime, "also if the driver does not say when it was")
 	c.remove(t, "again")
 	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
 }
@@ -232,6 +249,51 @@ func TestSnapshotsWaitForEvents(t *testing.T) {
 		`cannot find default snapshot class: spec.volumeSnapshotClassName names none, and driver "disk.example.com" has no default one`))
 	c.class(t, api.Delete)
 	require.Nil(t, c.wait(t, "s", snapshot.IsReady).Status.Error)
+}
+
+// TestSnapshotOfAClaimThatWasDeletedMeanwhile has a claim that an earlier process held for the snapshot, before it ended or the API server
+// failed. Only the end of the snapshot releases the claim.
+func TestSnapshotOfAClaimThatWasDeletedMeanwhile(t *testing.T) {
+	held := claim("data", corev1.ClaimBound)
+	held.DeletionTimestamp, held.Finalizers = ptr.To(metav1.Now()), []string{"example.com/other", snapshot.FinalizerClaim}
+	c := start(t, held, volume("data"))
+	c.class(t, api.Delete)
+	c.snapshot(t, "s", ofClaim("data"))
+	c.wait(t, "s", snapshot.IsReady)
+	require.Eventually(t, func() bool {
+		source, err := c.core.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "data", metav1.GetOptions{})
+		return err == nil && slices.Equal(source.Finalizers, []string{"example.com/other"})
+	}, time.Minute, 5*time.Millisecond)
+
+	c.snapshot(t, "late", ofClaim("data"))
+	c.wait(t, "late", failsWith(`claim "data" is being deleted: no snapshot of it can be taken any more`))
+}
+
+// TestSnapshotIsKeptWhileVolumesAreCreatedFromIt has a claim that is waiting for its volume, and then one that is being deleted as well: its
+// provisioner keeps it because the driver may still copy the snapshot.
+func TestSnapshotIsKeptWhileVolumesAreCreatedFromIt(t *testing.T) {
+	c := start(t, claim("data", corev1.ClaimBound), volume("data"))
+	c.class(t, api.Delete)
+	c.snapshot(t, "s", ofClaim("data"))
+	c.wait(t, "s", snapshot.IsReady)
+	restored := claim("restored", corev1.ClaimPending)
+	restored.Spec.VolumeName = ""
+	restored.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(api.GroupName), Kind: api.KindSnapshot, Name: "s"}
+	claims := c.core.CoreV1().PersistentVolumeClaims("ns")
+	_, err := claims.Create(t.Context(), restored, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, c.VolumeSnapshots("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
+	const pending = "Warning SnapshotDeletePending claim restored is being created from the snapshot"
+	c.waitEvent(t, pending)
+
+	restored.DeletionTimestamp, restored.Finalizers, restored.ResourceVersion = ptr.To(metav1.Now()), []string{"example.com/intent"}, "2"
+	_, err = claims.Update(t.Context(), restored, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	c.waitEvent(t, pending)
+	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
+	require.NoError(t, claims.Delete(t.Context(), "restored", metav1.DeleteOptions{}))
+	c.waitGone(t, "s")
+	c.driver.set(func() { require.Equal(t, []string{"id-of-snapshot-uid-s"}, c.driver.deleted) })
 }
 
 // TestFailedSnapshotIsReportedAndRetried has errors after which nothing is known, errors that are final, and a snapshot

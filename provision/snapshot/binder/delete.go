@@ -81,7 +81,8 @@ func (b *Binder) boundContent(ctx context.Context, s *api.VolumeSnapshot) (*api.
 	return content, err
 }
 
-// restoring returns a claim whose volume is being created from the VolumeSnapshot, nil if there is none.
+// restoring returns a claim whose volume is being created from the VolumeSnapshot, nil if there is none. The driver may be creating it for a
+// claim that is being deleted, too: its provisioner keeps the claim until it knows the outcome.
 func (b *Binder) restoring(ctx context.Context, s *api.VolumeSnapshot) (*corev1.PersistentVolumeClaim, error) {
 	claims, err := b.deps.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -91,7 +92,7 @@ func (b *Binder) restoring(ctx context.Context, s *api.VolumeSnapshot) (*corev1.
 		claim := &claims.Items[i]
 		source := claim.Spec.DataSource
 		if source != nil && source.Kind == api.KindSnapshot && ptr.Deref(source.APIGroup, "") == api.GroupName &&
-			source.Name == s.Name && claim.Status.Phase == corev1.ClaimPending && claim.DeletionTimestamp == nil {
+			source.Name == s.Name && claim.Status.Phase == corev1.ClaimPending {
 			return claim, nil
 		}
 	}

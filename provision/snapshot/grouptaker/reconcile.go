@@ -138,7 +138,9 @@ func (t *Taker) requestOf(ctx context.Context, content *groupapi.VolumeGroupSnap
 		return CreateRequest{}, err
 	}
 	if class != nil {
-		request.Parameters = snapshot.DriverParameters(class.Parameters)
+		if request.Parameters, err = snapshot.DriverParameters(class.Parameters); err != nil {
+			return CreateRequest{}, fmt.Errorf("VolumeGroupSnapshotClass %q: %w", class.Name, err)
+		}
 		request.Secret, err = snapshot.ResolveGroupSecret(class, snapshot.SecretGroup, content.Name, content.Spec.GroupRef)
 		if err != nil {
 			return CreateRequest{}, err

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,14 +11,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/client"
+	"github.com/berth-dev/berth/provision/snapshot"
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// VolumeOf returns the volume of a claim that a snapshot is to be taken of. The Problem waits if an event of the claim ends it.
+// VolumeOf returns the volume of a claim that a snapshot is to be taken of. The Problem waits if an event of the claim ends it. A claim that is
+// being deleted and held for a snapshot has its volume still: the snapshot may be the one that it is held for, and releases it.
 func VolumeOf(ctx context.Context, kube kubernetes.Interface, claim *corev1.PersistentVolumeClaim, reason string,
 ) (*corev1.PersistentVolume, *Problem) {
 	switch {
-	case claim.DeletionTimestamp != nil:
+	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, snapshot.FinalizerClaim):
 		return nil, Waitf(reason, "claim %q is being deleted: no snapshot of it can be taken any more", claim.Name)
 	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
 		return nil, Waitf(reason, "claim %q is not bound to a volume yet; the snapshot is taken when it is", claim.Name)

@@ -79,7 +79,9 @@ func (t *Taker) create(ctx context.Context, content *api.VolumeSnapshotContent) 
 		return false, err
 	}
 	if class != nil {
-		request.Parameters = snapshot.DriverParameters(class.Parameters)
+		if request.Parameters, err = snapshot.DriverParameters(class.Parameters); err != nil {
+			return false, fmt.Errorf("VolumeSnapshotClass %q: %w", class.Name, err)
+		}
 		if request.Secret, err = snapshot.ResolveSecret(class, snapshot.SecretSnapshotter, content.Name, content.Spec.SnapshotRef); err != nil {
 			return false, err
 		}
@@ -148,8 +150,12 @@ func (t *Taker) classOf(ctx context.Context, content *api.VolumeSnapshotContent)
 // writeStatus writes what the driver reports.
 func (t *Taker) writeStatus(ctx context.Context, content *api.VolumeSnapshotContent, found Snapshot) (*api.VolumeSnapshotContent, error) {
 	fields := map[string]any{"snapshotHandle": found.ID, "readyToUse": found.Ready, "error": nil}
-	if !found.Created.IsZero() {
+	switch {
+	case !found.Created.IsZero():
 		fields["creationTime"] = found.Created.UnixNano()
+	case content.Status == nil || content.Status.CreationTime == nil:
+		// The driver does not say. As with external-snapshotter, it is now: for clients the time says that the snapshot has been taken.
+		fields["creationTime"] = t.deps.Clock.Now().UnixNano()
 	}
 	if found.Size > 0 {
 		fields["restoreSize"] = found.Size

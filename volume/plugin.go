@@ -3,6 +3,8 @@ package volume
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -225,6 +227,19 @@ func (s Spec) Driver() string {
 	return ""
 }
 
+// MountOptions returns the options that the PersistentVolume wants a mount of it to have. Its annotation, which is older than the field,
+// has precedence; a trailing comma there, or an empty one, adds no option.
+func (s Spec) MountOptions() []string {
+	if s.PV == nil {
+		return nil
+	}
+	options := slices.Clone(s.PV.Spec.MountOptions)
+	if annotation, ok := s.PV.Annotations[corev1.MountOptionAnnotation]; ok {
+		options = strings.Split(annotation, ",")
+	}
+	return slices.DeleteFunc(options, func(option string) bool { return option == "" })
+}
+
 // QualifiedPluginName returns the name of a plugin as metrics show it: with the driver's name, if it is not empty.
 func QualifiedPluginName(plugin, driver string) string {
 	if driver == "" {
@@ -238,8 +253,6 @@ type Request struct {
 	// Pod is the latest version of the Pod. Its labels, annotations and status may change between calls, its UID does
 	// not.
 	Pod *corev1.Pod
-	// Node is this node, for volumes that are bound to nodes. It may be nil, then such volumes are rejected.
-	Node *corev1.Node
 	// Spec is the volume.
 	Spec Spec
 	// Dir is the absolute path POD/volumes/<escaped plugin name>/<DirName>. Its parent may be missing. A plugin
@@ -258,6 +271,8 @@ type Request struct {
 	// OnOwnershipRefused, if not nil, is called before SetUp returns if files of the volume could not be given to FSGroup,
 	// with their number and the first reason.
 	OnOwnershipRefused func(files int, reason error)
+	// OnOwnershipKept, if not nil, is called before SetUp returns if the volume keeps its group because other Pods of this node use it.
+	OnOwnershipKept func(gid int64)
 	// OnOwnershipChanged, if not nil, is called when the change of the group has finished or failed, with its duration.
 	OnOwnershipChanged func(took time.Duration, err error)
 }

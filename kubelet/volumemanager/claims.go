@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/component-helpers/storage/ephemeral"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/berth-dev/berth/kubelet/authzretry"
 	"github.com/berth-dev/berth/timeline"
@@ -108,14 +109,25 @@ func (m *Manager) watchClaim(ctx context.Context, claim *claimError) watch.Inter
 	return events
 }
 
-// node reads this Node, for volumes that are restricted to some nodes.
-func (m *Manager) node(ctx context.Context, spec volume.Spec) (*corev1.Node, error) {
-	if spec.PV == nil || spec.PV.Spec.NodeAffinity == nil {
-		return nil, nil
+// affinityError means that this node may not be one that has the volume.
+type affinityError struct{ err error }
+
+func (e *affinityError) Error() string { return e.err.Error() }
+func (e *affinityError) Unwrap() error { return e.err }
+
+// checkNodeAffinity returns an error unless the volume's spec.nodeAffinity allows this node: what has its path or handle here would be other
+// data.
+func (m *Manager) checkNodeAffinity(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv == nil || pv.Spec.NodeAffinity == nil {
+		return nil
 	}
 	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.NodeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("read this node's labels for persistent volume %q: %w", spec.PV.Name, err)
+		return &affinityError{fmt.Errorf("read this node's labels for persistent volume %q: %w", pv.Name, err)}
 	}
-	return node, nil
+	if err := storagehelpers.CheckNodeAffinity(pv, node.Labels); err != nil {
+		return &affinityError{fmt.Errorf("compare spec.nodeAffinity of persistent volume %q with the labels of node %q: %w",
+			pv.Name, node.Name, err)}
+	}
+	return nil
 }

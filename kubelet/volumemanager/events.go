@@ -6,15 +6,18 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
 )
 
 // The reasons of events.
 const (
 	reasonFailedMount         = "FailedMount"
 	reasonFailedMap           = "FailedMapVolume"
+	reasonMismatch            = "FailedMountOnFilesystemMismatch"
 	reasonFailedUnmount       = "FailedUnmount"
 	reasonOwnershipInProgress = "VolumePermissionChangeInProgress"
 	reasonOwnershipRefused    = "VolumePermissionChangeRefused"
+	reasonOwnershipKept       = "AlreadyMountedVolume"
 	reasonMemoryOnDisk        = "PossibleMemoryBackedVolumesOnDisk"
 )
 
@@ -22,8 +25,8 @@ const (
 const eventRepeatInterval = 5 * time.Minute
 
 // reportFailure writes an event about a failure of a volume, unless the last event about it had the same message and is
-// recent.
-func (m *Manager) reportFailure(state *podState, name, reason, message string) {
+// recent. It returns whether it did.
+func (m *Manager) reportFailure(state *podState, name, reason, message string) (reported bool) {
 	now := m.clock.Now()
 	m.mu.Lock()
 	last := state.lastEvents[name]
@@ -36,8 +39,26 @@ func (m *Manager) reportFailure(state *podState, name, reason, message string) {
 	if pod != nil && m.deps.OnFailure != nil {
 		m.deps.OnFailure(pod.UID)
 	}
-	if !skip && pod != nil {
-		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+	if skip || pod == nil {
+		return false
+	}
+	m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+	return true
+}
+
+// reportMismatch writes an event about the PersistentVolume if its disk has another file system than it says: who
+// administers the storage sees no events of Pods.
+func (m *Manager) reportMismatch(state *podState, name string, err error) {
+	var failed mount.MountError
+	if !errors.As(err, &failed) || failed.Type != mount.FilesystemMismatch {
+		return
+	}
+	m.mu.Lock()
+	pv := state.resolved[name]
+	m.mu.Unlock()
+	if pv != nil {
+		m.deps.Recorder.Eventf(pv, corev1.EventTypeWarning, reasonMismatch,
+			"MountVolume failed for volume %q : %v", name, err)
 	}
 }
 

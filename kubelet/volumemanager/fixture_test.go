@@ -65,6 +65,7 @@ type fixture struct {
 	maySwap       func() (bool, error)      // of the next process
 	seLinux       selinux.Labels            // of the next process
 	seLinuxMount  bool                      // of the next process
+	others        []volume.Plugin           // more plugins of the next process
 	durations     *operationexecutor.Durations
 	claimRefusals atomic.Int32 // how many reads of claims are refused from now on
 	tokenRefusals atomic.Int32 // how many requests for tokens are
@@ -139,7 +140,7 @@ func (f *fixture) start() {
 		OnLimitExceeded: func(driver string) { f.overAttachLimit <- driver },
 	}, csi.Config{RootDir: f.root, NodeName: "here"})
 	require.NoError(f.t, err)
-	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin, ProjectQuotas: true})
+	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin, ProjectQuotas: true, Others: f.others})
 	require.NoError(f.t, err)
 	f.Manager, err = volumemanager.New(
 		volumemanager.Deps{

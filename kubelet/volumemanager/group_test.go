@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -23,4 +24,20 @@ func TestFilesThatCannotBeGivenToTheGroupAreReported(t *testing.T) {
 	require.Contains(t, event, `Warning VolumePermissionChangeRefused Volume "data" has 2 files that cannot be given to the group 1234, the first: "file"`)
 	require.Contains(t, event, "read-only file system")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
+}
+
+func TestGroupThatASharedVolumeKeepsIsReported(t *testing.T) {
+	f := newFixture(t)
+	claim, pv, _ := f.newLocalClaim("c")
+	f.create(claim, pv, newNode())
+	for uid, gid := range map[types.UID]int64{"a": 1001, "b": 1002} {
+		p := pod(uid, claimVolume("data", "c"))
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &gid}
+		require.NoError(t, f.Mount(t.Context(), p))
+	}
+	require.Regexp(t, `Warning AlreadyMountedVolume The requested fsGroup is 100[12], but volume "data" keeps the group 100[12], because other pods`,
+		f.nextEvent())
+	require.Empty(t, f.events.Events)
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.NoError(t, f.Unmount(t.Context(), "b"))
 }

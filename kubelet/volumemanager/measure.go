@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ const (
 	// statsTimeout bounds the call of a plugin that measures a volume.
 	statsTimeout = time.Minute
 )
+
+// errNoResponse is that of a measurement that takes longer than statsWait.
+var errNoResponse = errors.New("its file server or driver has not responded")
 
 // measurements are the measurements of volumes that are under way, at most one for each volume: the kernel's call for an
 // unreachable file server cannot be cancelled and holds a thread. It is safe for concurrent use.
@@ -84,8 +88,7 @@ func (m *measurements) measure(ctx context.Context, key string, fn func(context.
 	case <-one.done:
 		return one.stats, one.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("its file server or driver has not responded for %s: check that it is reachable",
-			time.Since(one.began).Round(time.Second))
+		return nil, fmt.Errorf("%w for %s: check that it is reachable", errNoResponse, time.Since(one.began).Round(time.Second))
 	}
 }
 

@@ -1,6 +1,8 @@
 package volumemanager_test
 
 import (
+	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"testing"
 	"time"
@@ -54,5 +56,30 @@ func TestDeadFileServerHoldsOneThread(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stats, err := f.Stats(t.Context(), p.UID)
 		return err == nil && len(stats) == 2
+	}, waitTimeout, 10*time.Millisecond)
+}
+
+// TestUsageIsReportedWhileItIsMeasuredAgain has an emptyDir whose files take longer to count than a caller waits.
+func TestUsageIsReportedWhileItIsMeasuredAgain(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a", corev1.Volume{Name: "large", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	require.NoError(t, f.Mount(t.Context(), p))
+	path := f.Volumes(p.UID)["large"].Path
+	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), make([]byte, 1<<20), 0o600))
+	before, err := f.Stats(t.Context(), p.UID)
+	require.NoError(t, err)
+	require.InDelta(t, 1<<20, before["large"].Used, 64<<10)
+
+	stop := testsuite.DeadFileServer(t, path)
+	f.clock.Step(time.Hour)
+	stats, err := f.Stats(t.Context(), p.UID)
+	require.NoError(t, err)
+	require.Equal(t, before, stats)
+	stop()
+	require.NoError(t, os.WriteFile(filepath.Join(path, "another"), make([]byte, 1<<20), 0o600))
+	require.Eventually(t, func() bool {
+		f.clock.Step(time.Hour)
+		stats, err := f.Stats(t.Context(), p.UID)
+		return err == nil && stats["large"].Used >= 2<<20
 	}, waitTimeout, 10*time.Millisecond)
 }

@@ -157,7 +157,10 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 		m.logger.Info("failed to mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
 		reason, step := failureReason(pod, v, err)
-		m.reportFailure(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
+		message := fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err))
+		if m.reportFailure(state, v.Name, reason, message) {
+			m.reportMismatch(state, v.Name, err)
+		}
 		if volume.IsUnsupported(err) || volume.IsAttachLimitExceeded(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
@@ -171,8 +174,16 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 // mapped, not mounted. A claim that is not ready is reported in the same way for both.
 func failureReason(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step string) {
 	var claim *claimError
-	if _, asDevice := usedAs(pod, v.Name); asDevice && !errors.As(err, &claim) {
+	var affinity *affinityError
+	_, asDevice := usedAs(pod, v.Name)
+	asDevice = asDevice && !errors.As(err, &claim)
+	switch ofAffinity := errors.As(err, &affinity); {
+	case asDevice && ofAffinity:
+		return reasonFailedMap, "MapVolume.NodeAffinity check"
+	case asDevice:
 		return reasonFailedMap, "MapVolume.MapPodDevice"
+	case ofAffinity:
+		return reasonFailedMount, "MountVolume.NodeAffinity check"
 	}
 	return reasonFailedMount, "MountVolume.SetUp"
 }

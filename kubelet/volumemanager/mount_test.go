@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
@@ -202,6 +204,36 @@ func TestClaims(t *testing.T) {
 			require.NoError(t, f.result(done), "the claim's event must be enough")
 			require.Len(t, f.Volumes("a"), 1)
 			require.NoError(t, f.Unmount(t.Context(), "a"))
+		})
+	}
+}
+
+func TestVolumeOfAnotherNodeIsNotMounted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.PersistentVolume)
+		pod    func(types.UID, ...corev1.Volume) *corev1.Pod
+		event  string
+	}{
+		"hostPath": {func(pv *corev1.PersistentVolume) {
+			pv.Spec.HostPath, pv.Spec.Local = &corev1.HostPathVolumeSource{Path: pv.Spec.Local.Path}, nil
+		}, pod, "FailedMount MountVolume.NodeAffinity check failed"},
+		"local": {func(*corev1.PersistentVolume) {}, pod, "FailedMount MountVolume.NodeAffinity check failed"},
+		"block": {func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, blockPod,
+			"FailedMapVolume MapVolume.NodeAffinity check failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			claim, pv, _ := f.newLocalClaim("c")
+			test.change(pv)
+			node := newNode()
+			node.Labels[corev1.LabelHostname] = "elsewhere"
+			f.create(claim, pv, node)
+			done := f.startMount(test.pod("a", claimVolume("data", "c")))
+			require.Equal(t, "Warning "+test.event+` for volume "data" : compare spec.nodeAffinity of persistent volume "pv-c" `+
+				`with the labels of node "here": no matching NodeSelectorTerms`, f.nextEvent())
+			require.NoError(t, f.Unmount(t.Context(), "a"))
+			require.ErrorIs(t, f.result(done), volumemanager.ErrTerminating)
+			f.requireUnmounted("a")
 		})
 	}
 }

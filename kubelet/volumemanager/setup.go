@@ -30,14 +30,10 @@ func (m *Manager) buildRequest(ctx context.Context, pod *corev1.Pod, v *corev1.V
 	if err := volume.CheckDirName(spec.DirName()); err != nil {
 		return nil, volume.Request{}, err
 	}
-	node, err := m.node(ctx, spec)
-	if err != nil {
+	if err := m.checkNodeAffinity(ctx, spec.PV); err != nil {
 		return nil, volume.Request{}, err
 	}
-	request := volume.Request{
-		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
-		Dir: m.volumeDir(pod.UID, plugin, spec),
-	}
+	request := volume.Request{Pod: pod, Spec: spec, ReadOnly: readOnly, Dir: m.volumeDir(pod.UID, plugin, spec)}
 	m.setGroup(&request, plugin)
 	return plugin, request, nil
 }
@@ -63,6 +59,10 @@ func (m *Manager) setGroup(request *volume.Request, plugin volume.Plugin) {
 	request.OnOwnershipRefused = func(files int, reason error) {
 		warn(reasonOwnershipRefused, "Volume %q has %d files that cannot be given to the group %d, the first: %v; containers have the "+
 			"access that these files allow them", spec.Name, files, gid, reason)
+	}
+	request.OnOwnershipKept = func(kept int64) {
+		warn(reasonOwnershipKept, "The requested fsGroup is %d, but volume %q keeps the group %d, because other pods on this node use it; containers "+
+			"have the access that this group has", gid, spec.Name, kept)
 	}
 	request.OnOwnershipChanged = func(took time.Duration, err error) {
 		m.metrics.record(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)

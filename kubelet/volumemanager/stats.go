@@ -65,8 +65,20 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 	return all, errors.Join(errs...)
 }
 
-// volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider.
+// volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider. A volume on the node's disk
+// may have so many files that it takes longer to count them: until that has ended, it has the usage that was counted before.
 func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+	stats, err := m.measureOnce(ctx, mounted)
+	if errors.Is(err, errNoResponse) {
+		if before := mounted.usage.reported.Load(); before != nil {
+			return before, nil
+		}
+	}
+	return stats, err
+}
+
+// measureOnce is volumeStats without what was measured before.
+func (m *Manager) measureOnce(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	return m.measurements.measure(ctx, measuredVolume(mounted), func(ctx context.Context) (*volume.Stats, error) {
 		began := m.clock.Now()
 		stats, source, err := measureVolume(ctx, mounted)
@@ -78,6 +90,9 @@ func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*vol
 		}
 		used, err := m.measureUsage(ctx, mounted, m.config.UsageMaxAge)
 		stats.Used, stats.InodesUsed = used.Bytes, used.Inodes
+		if err == nil {
+			mounted.usage.reported.Store(stats)
+		}
 		return stats, err
 	})
 }

@@ -3,12 +3,14 @@ package volumemanager
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-dev/berth/internal/diskusage"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/projectquota"
 	"github.com/berth-dev/berth/kubelet/eviction"
+	"github.com/berth-dev/berth/volume"
 )
 
 const (
@@ -24,6 +26,8 @@ type lastUsage struct {
 	used diskusage.Usage
 	at   time.Time // zero if there is none
 	took time.Duration
+	// reported is what was reported last, nil if nothing was. It is not modified any more, and is read during a measurement.
+	reported atomic.Pointer[volume.Stats]
 }
 
 // onNodeDisk reports whether the volume occupies the node's own disk.

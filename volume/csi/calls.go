@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/internal/csierr"
+	"github.com/berth-dev/berth/internal/csimode"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/selinux"
@@ -75,7 +76,7 @@ func callDriver(ctx context.Context, driver, call, volume string, f func(context
 // capability words what the volume is to be.
 func (s *source) capability(driver *Driver, fsGroup *int64, seLinuxLabel string) *csipb.VolumeCapability {
 	capability := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{
-		Mode: accessMode(s.accessMode, driver.can(csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)),
+		Mode: csimode.Of(s.accessMode, driver.can(csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)),
 	}}
 	if s.block {
 		capability.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
@@ -90,26 +91,6 @@ func (s *source) capability(driver *Driver, fsGroup *int64, seLinuxLabel string)
 	}
 	capability.AccessType = &csipb.VolumeCapability_Mount{Mount: mount}
 	return capability
-}
-
-// accessMode converts the mode. Drivers with the capability SINGLE_NODE_MULTI_WRITER distinguish one writer from many
-// on one node.
-func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) csipb.VolumeCapability_AccessMode_Mode {
-	switch mode {
-	case corev1.ReadOnlyMany:
-		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	case corev1.ReadWriteMany:
-		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case corev1.ReadWriteOncePod:
-		if singleNodeModes {
-			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-		}
-	case corev1.ReadWriteOnce:
-		if singleNodeModes {
-			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-		}
-	}
-	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
 // secrets reads the Secret for a call, nil if there is none.

@@ -81,3 +81,35 @@ func lifeOfAVolume(t *testing.T, f *fixture, spec volume.Spec, lacks csipb.NodeS
 		require.NoError(t, f.Unstage(t.Context(), device.Name))
 	}
 }
+
+// TestUsageOfInlineVolume: the driver knows an inline volume by the handle with which it was published.
+func TestUsageOfInlineVolume(t *testing.T) {
+	f := newFixture(t, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	f.start()
+	spec := inline(&corev1.CSIVolumeSource{Driver: driverName})
+	request := f.request("uid", spec)
+	mount, err := f.SetUp(t.Context(), request)
+	require.NoError(t, err)
+	stats, err := f.Stats(t.Context(), spec, mount.Path)
+	require.NoError(t, err)
+	require.Equal(t, &volume.Stats{Capacity: 100, Available: 60, Used: 40, Inodes: 10, InodesFree: 7, InodesUsed: 3}, stats)
+	call := fake.Last[*csipb.NodeGetVolumeStatsRequest](f.driver)
+	require.Equal(t, fake.Last[*csipb.NodePublishVolumeRequest](f.driver).VolumeId, call.VolumeId)
+	require.Equal(t, mount.Path, call.VolumePath)
+	require.Empty(t, call.StagingTargetPath, "it is not staged")
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
+}
+
+// TestResponseWithoutUsage is no usage of 0 bytes.
+func TestResponseWithoutUsage(t *testing.T) {
+	f := newFixture(t, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS)
+	f.driver.Config.NoUsage = true
+	f.start()
+	spec := inline(&corev1.CSIVolumeSource{Driver: driverName})
+	request := f.request("uid", spec)
+	mount, err := f.SetUp(t.Context(), request)
+	require.NoError(t, err)
+	_, err = f.Stats(t.Context(), spec, mount.Path)
+	require.ErrorContains(t, err, "responded to NodeGetVolumeStats of volume")
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
+}

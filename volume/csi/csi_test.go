@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -212,6 +211,7 @@ func TestRequestsCarryWhatTheDriverNeeds(t *testing.T) {
 	require.Equal(t, map[string]string{"for": "own"}, publish.Secrets)
 	require.Regexp(t, `^csi-[0-9a-f]{64}$`, publish.VolumeId)
 	require.Empty(t, publish.StagingTargetPath)
+	require.Equal(t, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, publish.VolumeCapability.AccessMode.Mode)
 	require.NoError(t, f.TearDown(t.Context(), request.Dir))
 }
 
@@ -251,42 +251,6 @@ func TestAttachmentsAreChecked(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []volume.Device{device}, staged)
 			require.NoError(t, f.Unstage(t.Context(), device.Name))
-		})
-	}
-}
-
-func TestGroupOfThePod(t *testing.T) {
-	for name, test := range map[string]struct {
-		policy storagev1.FSGroupPolicy
-		fsType string
-		mode   corev1.PersistentVolumeAccessMode
-		given  bool
-	}{
-		"default":              {"", "ext4", corev1.ReadWriteOnce, true},
-		"default, no fsType":   {"", "", corev1.ReadWriteOnce, false},
-		"default, many":        {"", "ext4", corev1.ReadWriteMany, false},
-		"default, one pod":     {"", "ext4", corev1.ReadWriteOncePod, true},
-		"file, many":           {storagev1.FileFSGroupPolicy, "", corev1.ReadWriteMany, true},
-		"none":                 {storagev1.NoneFSGroupPolicy, "ext4", corev1.ReadWriteOnce, false},
-		"default, spelled out": {storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy, "ext4", corev1.ReadWriteOnce, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			if test.policy != "" {
-				f.object.Spec.FSGroupPolicy = &test.policy
-			}
-			f.start()
-			spec := persistent("pv")
-			spec.PV.Spec.CSI.FSType = test.fsType
-			spec.PV.Spec.AccessModes[0] = test.mode
-			request := f.request("uid", spec)
-			request.FSGroup = ptr.To(int64(4321))
-			mount, err := f.SetUp(t.Context(), request)
-			require.NoError(t, err)
-			info, err := os.Stat(mount.Path)
-			require.NoError(t, err)
-			require.Equal(t, test.given, info.Sys().(*syscall.Stat_t).Gid == 4321)
-			require.NoError(t, f.TearDown(t.Context(), request.Dir))
 		})
 	}
 }

@@ -2,6 +2,8 @@ package csi
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -60,11 +62,18 @@ func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*vol
 	if err != nil {
 		return nil, err
 	}
-	if s.ephemeral || !driver.can(csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
+	if !driver.can(csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
 		return nil, nil
 	}
 	call := &csipb.NodeGetVolumeStatsRequest{VolumeId: s.handle, VolumePath: path}
-	if driver.stages() {
+	switch {
+	case s.ephemeral: // its handle is made from the Pod's UID, which the spec does not have
+		data, err := loadData(filepath.Dir(path))
+		if err != nil {
+			return nil, err
+		}
+		call.VolumeId = data.VolumeHandle
+	case driver.stages():
 		call.StagingTargetPath = p.stagingPath(p.dataOf(s, false))
 	}
 	var response *csipb.NodeGetVolumeStatsResponse
@@ -74,6 +83,9 @@ func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*vol
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(response.GetUsage()) == 0 { // zeros would be taken for a volume that is full
+		return nil, fmt.Errorf("CSI driver %s responded to NodeGetVolumeStats of volume %q without a usage", s.driver, s.name)
 	}
 	stats := &volume.Stats{}
 	for _, usage := range response.GetUsage() {

@@ -149,14 +149,14 @@ type source struct {
 	fsType         string
 	attributes     map[string]string
 	mountOptions   []string
-	accessMode     corev1.PersistentVolumeAccessMode // empty for an ephemeral volume
+	accessMode     corev1.PersistentVolumeAccessMode
 
 	publishSecret, stageSecret, expandSecret *corev1.SecretReference
 }
 
 // sourceOf reads the source of a volume. The handle of an inline volume is derived from the Pod's UID.
 func sourceOf(spec volume.Spec, podUID string) (*source, error) {
-	s := &source{name: spec.DirName()}
+	s := &source{name: spec.DirName(), accessMode: corev1.ReadWriteOnce} // an inline volume is of one Pod
 	switch {
 	case spec.PV != nil && spec.PV.Spec.CSI != nil:
 		pv := &spec.PV.Spec
@@ -165,7 +165,6 @@ func sourceOf(spec volume.Spec, podUID string) (*source, error) {
 		s.mountOptions = pv.MountOptions
 		s.publishSecret, s.stageSecret = pv.CSI.NodePublishSecretRef, pv.CSI.NodeStageSecretRef
 		s.expandSecret = pv.CSI.NodeExpandSecretRef
-		s.accessMode = corev1.ReadWriteOnce
 		if len(pv.AccessModes) > 0 {
 			s.accessMode = pv.AccessModes[0]
 		}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -64,16 +65,21 @@ func (b *publishCall) checkTarget(target string) error {
 }
 
 // Refresh implements volume.Refresher: a driver with requiresRepublish is called again, so that it can renew what it
-// derived from tokens. A failure does not change the mount.
+// derived from tokens. What it has written since gets the Pod's group, as in SetUp. A failure does not change the mount.
 func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
 	if !p.RequiresRemount(ctx, req.Spec) || req.Spec.IsBlock() {
 		return nil
 	}
-	b, err := p.prepare(ctx, req, filepath.Join(req.Dir, "mount"))
+	target := filepath.Join(req.Dir, "mount")
+	b, err := p.prepare(ctx, req, target)
 	if err != nil {
 		return err
 	}
-	return b.publish(ctx)
+	if err := b.publish(ctx); err != nil {
+		return err
+	}
+	req.OnOwnershipRefused = nil // SetUp has reported such files
+	return b.applyFSGroup(ctx, req, target)
 }
 
 // publishCall is one call of NodePublishVolume with everything it needs.
@@ -147,8 +153,7 @@ func (b *publishCall) applyFSGroup(ctx context.Context, req volume.Request, path
 	case storagev1.NoneFSGroupPolicy:
 		return nil
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
-		once := b.source.accessMode == corev1.ReadWriteOnce || b.source.accessMode == corev1.ReadWriteOncePod
-		if b.source.fsType == "" || !once {
+		if b.source.fsType == "" || !isReadWriteOnce(req.Spec) {
 			return nil
 		}
 	}
@@ -156,6 +161,13 @@ func (b *publishCall) applyFSGroup(ctx context.Context, req volume.Request, path
 		return fmt.Errorf("set up volume %q: %w", b.source.name, err)
 	}
 	return nil
+}
+
+// isReadWriteOnce reports whether one node at a time may write to the volume, as far as its access modes say. An inline volume is of one Pod.
+func isReadWriteOnce(spec volume.Spec) bool {
+	return spec.PV == nil || slices.ContainsFunc(spec.PV.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
+		return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
+	})
 }
 
 // TearDown implements volume.Plugin.

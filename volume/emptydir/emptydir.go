@@ -157,9 +157,10 @@ func limitValue(limit *resource.Quantity) int64 {
 // podMemoryLimit returns the memory limit of the Pod's cgroup, 0 if it has none: the limit of the Pod itself, or the
 // sum over its containers if every one has a limit.
 func podMemoryLimit(pod *corev1.Pod) int64 {
+	overhead := pod.Spec.Overhead[corev1.ResourceMemory]
 	if pod.Spec.Resources != nil {
-		if limit, ok := pod.Spec.Resources.Limits[corev1.ResourceMemory]; ok {
-			return limit.Value()
+		if limit := pod.Spec.Resources.Limits[corev1.ResourceMemory]; !limit.IsZero() {
+			return limit.Value() + overhead.Value()
 		}
 	}
 	var sum, sidecars, largestInit int64
@@ -167,8 +168,8 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 		if kind == podutil.Ephemeral {
 			continue // it has no resources
 		}
-		limit, ok := container.Resources.Limits[corev1.ResourceMemory]
-		if !ok {
+		limit := container.Resources.Limits[corev1.ResourceMemory]
+		if limit.IsZero() { // as without one
 			return 0
 		}
 		switch {
@@ -181,7 +182,6 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 			largestInit = max(largestInit, sidecars+limit.Value())
 		}
 	}
-	overhead := pod.Spec.Overhead[corev1.ResourceMemory]
 	return max(sum+sidecars, largestInit) + overhead.Value()
 }
 

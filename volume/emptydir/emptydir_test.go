@@ -99,22 +99,33 @@ func TestSizeInMemoryIsTheSmallestBound(t *testing.T) {
 		return corev1.Container{Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(limit)}}}
 	}
+	memory := func(amount string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
+	}
 	quantity := resource.MustParse("1Mi")
 	for _, test := range []struct {
 		name       string
 		containers []corev1.Container
 		limit      *resource.Quantity
+		ofPod      string // its own limit
 		want       int64
 	}{
-		{"node", []corev1.Container{container("")}, nil, 64 << 20},
-		{"volume", []corev1.Container{container("")}, &quantity, 1 << 20},
-		{"pod", []corev1.Container{container("2Mi"), container("3Mi")}, nil, 5 << 20},
-		{"one container without limit", []corev1.Container{container("2Mi"), container("")}, nil, 64 << 20},
-		{"volume below pod", []corev1.Container{container("2Mi")}, &quantity, 1 << 20},
+		{"node", []corev1.Container{container("")}, nil, "", 64 << 20},
+		{"volume", []corev1.Container{container("")}, &quantity, "", 1 << 20},
+		{"containers", []corev1.Container{container("2Mi"), container("3Mi")}, nil, "", 6 << 20},
+		{"one container without limit", []corev1.Container{container("2Mi"), container("")}, nil, "", 64 << 20},
+		{"one container with the limit zero", []corev1.Container{container("2Mi"), container("0")}, nil, "", 64 << 20},
+		{"volume below pod", []corev1.Container{container("2Mi")}, &quantity, "", 1 << 20},
+		{"pod", []corev1.Container{container("2Mi")}, nil, "3Mi", 4 << 20},
+		{"pod without limit", []corev1.Container{container("2Mi")}, nil, "0", 3 << 20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			source := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: test.limit}
-			path, err := setUp(t, spec(source), &corev1.Pod{Spec: corev1.PodSpec{Containers: test.containers}}, nil)
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: test.containers, Overhead: memory("1Mi")}}
+			if test.ofPod != "" {
+				pod.Spec.Resources = &corev1.ResourceRequirements{Limits: memory(test.ofPod)}
+			}
+			path, err := setUp(t, spec(source), pod, nil)
 			require.NoError(t, err)
 			var stat unix.Statfs_t
 			require.NoError(t, unix.Statfs(path, &stat))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -76,7 +77,7 @@ func requestedPageSizes(pod *corev1.Pod) []resource.Quantity {
 	var sizes []resource.Quantity
 	add := func(list corev1.ResourceList) {
 		for name := range list {
-			text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+			text, ok := resourcename.HugePageSize(name)
 			size, err := resource.ParseQuantity(text)
 			if !ok || err != nil || slices.ContainsFunc(sizes, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
 				continue

@@ -50,6 +50,10 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	if slices.Contains(strings.Split(source.Path, "/"), "..") {
 		return volume.Mount{}, fmt.Errorf("invalid HostPath %q: must not contain '..'", source.Path)
 	}
+	if options := req.Spec.MountOptions(); len(options) > 0 {
+		return volume.Mount{}, fmt.Errorf("mount options are not supported for this volume type: the path of persistent volume %q is not mounted "+
+			"with %q: remove its mountOptions, or make it a local volume", req.Spec.PV.Name, strings.Join(options, ","))
+	}
 	kind := corev1.HostPathUnset
 	if source.Type != nil {
 		kind = *source.Type
@@ -112,12 +116,13 @@ func createDir(path string) error {
 	return nil
 }
 
-// createFile creates an empty file unless it exists. Its directory must exist.
+// createFile creates an empty file unless it exists. Its directory must exist. Of a link that leads to nothing, it creates what the link
+// leads to.
 func createFile(path string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if errors.Is(err, os.ErrExist) {
+	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return fmt.Errorf("create hostPath file: %w", err)
 	}

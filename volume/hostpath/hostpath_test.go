@@ -40,6 +40,33 @@ func TestContract(t *testing.T) {
 	}
 }
 
+func TestMountOptionsAreRefused(t *testing.T) {
+	pv := &corev1.PersistentVolume{}
+	pv.Name, pv.Spec.HostPath = "pv-1", &corev1.HostPathVolumeSource{Path: t.TempDir()}
+	for _, change := range []func(){
+		func() { pv.Spec.MountOptions = []string{"noexec", "ro"} },
+		func() {
+			pv.Spec.MountOptions, pv.Annotations = nil, map[string]string{"volume.beta.kubernetes.io/mount-options": "noexec,ro"}
+		},
+	} {
+		change()
+		_, err := hostpath.New(mounts.Syscalls{}).SetUp(t.Context(), volume.Request{Spec: volume.Spec{Name: "host", PV: pv}})
+		require.ErrorContains(t, err, "mount options are not supported for this volume type")
+		require.ErrorContains(t, err, `"pv-1" is not mounted with "noexec,ro"`)
+	}
+}
+
+// TestEmptyMountOptionsAreNone has an annotation that is there and names nothing.
+func TestEmptyMountOptionsAreNone(t *testing.T) {
+	pv := &corev1.PersistentVolume{}
+	pv.Name, pv.Spec.HostPath = "pv-1", &corev1.HostPathVolumeSource{Path: t.TempDir()}
+	pv.Spec.MountOptions, pv.Annotations = []string{"ro"}, map[string]string{"volume.beta.kubernetes.io/mount-options": ""}
+	_, err := hostpath.New(mounts.Syscalls{}).SetUp(t.Context(), volume.Request{Spec: volume.Spec{Name: "host", PV: pv}})
+	require.NoError(t, err)
+	pv.Annotations["volume.beta.kubernetes.io/mount-options"] = "hard,,nfsvers=4.1,"
+	require.Equal(t, []string{"hard", "nfsvers=4.1"}, volume.Spec{PV: pv}.MountOptions())
+}
+
 func TestTypes(t *testing.T) {
 	dir := t.TempDir()
 	file, sub, socket := filepath.Join(dir, "file"), filepath.Join(dir, "sub"), filepath.Join(dir, "socket")
@@ -49,6 +76,11 @@ func TestTypes(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	missing := filepath.Join(dir, "missing")
+	link := func(name, target string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.Symlink(target, path))
+		return path
+	}
 	for _, test := range []struct {
 		kind corev1.HostPathType
 		path string
@@ -71,6 +103,9 @@ func TestTypes(t *testing.T) {
 		{corev1.HostPathDirectoryOrCreate, file, "is not a directory"},
 		{corev1.HostPathFileOrCreate, file, ""},
 		{corev1.HostPathFileOrCreate, sub, "is not a file"},
+		{corev1.HostPathFileOrCreate, link("to-file", "file"), ""},
+		{corev1.HostPathFileOrCreate, link("to-nothing", "made"), ""},
+		{corev1.HostPathFile, filepath.Join(dir, "made"), ""},
 		{corev1.HostPathFileOrCreate, filepath.Join(missing, "file"), "no such file"},
 		{corev1.HostPathType("Tape"), file, "invalid volume type"},
 	} {

@@ -93,7 +93,7 @@ func targetOf(spec volume.Spec, podNamespace string) (*target, error) {
 		t.secretName = s.SecretRef.Name
 	}
 	if spec.PV != nil {
-		t.mountOptions = spec.PV.Spec.MountOptions
+		t.mountOptions = spec.MountOptions()
 		// The disk may be mounted by other nodes, too: nothing here may write to it, which a file system does as it is mounted.
 		claim := spec.Volume != nil && spec.Volume.PersistentVolumeClaim != nil && spec.Volume.PersistentVolumeClaim.ReadOnly
 		t.readOnly = t.readOnly || claim

@@ -17,9 +17,6 @@ import (
 // until Unmap, which finds it by the link in the Pod's directory: that is created first and removed last.
 func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
-	if err := checkNode(req); err != nil {
-		return volume.Mount{}, err
-	}
 	path := pv.Spec.Local.Path
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/loopdev"
@@ -26,7 +25,7 @@ func TestBlockDevice(t *testing.T) {
 	blockSpec.PV.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	plugin := local.New(mounts.Syscalls{})
 	request := volume.Request{
-		Pod: testsuite.Pod("u", blockSpec), Node: here, Spec: blockSpec, Dir: volume.DeviceDir(root, "u", local.Name, "pv-1"),
+		Pod: testsuite.Pod("u", blockSpec), Spec: blockSpec, Dir: volume.DeviceDir(root, "u", local.Name, "pv-1"),
 	}
 	require.NoError(t, plugin.Unmap(t.Context(), request.Dir), "a missing volume is fine")
 	held := filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-1/u")
@@ -67,8 +66,4 @@ func TestBlockDevice(t *testing.T) {
 	blockSpec.PV.Spec.Local.Path = file
 	_, err = plugin.Map(t.Context(), request)
 	require.ErrorContains(t, err, "is not a block device")
-	blockSpec.PV.Spec.Local.Path = device
-	request.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
-	_, err = plugin.Map(t.Context(), request)
-	require.ErrorContains(t, err, "its data is on another node")
 }

@@ -37,7 +37,7 @@ func (d *diskMounter) mount(ctx context.Context, req volume.Request, device stri
 
 func (d *diskMounter) mountLocked(req volume.Request, device string) error {
 	pv := req.Spec.PV
-	if err := disk.Mount(d.mounter, device, req.Dir, ptr.Deref(pv.Spec.Local.FSType, ""), pv.Spec.MountOptions); err != nil {
+	if err := disk.Mount(d.mounter, device, req.Dir, ptr.Deref(pv.Spec.Local.FSType, ""), req.Spec.MountOptions()); err != nil {
 		return err
 	}
 	if !req.ReadOnly {

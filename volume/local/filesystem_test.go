@@ -42,7 +42,6 @@ func TestContractOfDisks(t *testing.T) {
 	testsuite.Run(t, testsuite.Subject{
 		New:      func(*testing.T) volume.Plugin { return local.New(mounts.Syscalls{}) },
 		Spec:     func(t *testing.T, scratch string) volume.Spec { return spec(disk(t, scratch)) },
-		Node:     here,
 		Writable: true, Persistent: true,
 	})
 }
@@ -52,7 +51,7 @@ func TestDiskIsFormattedOnceAndShared(t *testing.T) {
 	device := disk(t, t.TempDir())
 	plugin := local.New(mounts.Syscalls{})
 	request := func(uid string) volume.Request {
-		return volume.Request{Pod: testsuite.Pod("u", spec(device)), Node: here, Spec: spec(device),
+		return volume.Request{Pod: testsuite.Pod("u", spec(device)), Spec: spec(device),
 			Dir: volume.Dir(root, "u"+"-"+"x", local.Name+uid, "pv-1")}
 	}
 	writer, reader := request("a"), request("b")

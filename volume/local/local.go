@@ -4,15 +4,16 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"github.com/berth-dev/berth/internal/keylock"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/blockpin"
-	"github.com/berth-dev/berth/volume/fsgroup"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -24,6 +25,8 @@ type Plugin struct {
 	mounter mounts.Mounter
 	disks   diskMounter
 	pinner  *blockpin.Pinner
+	// busy has, by its name, each PersistentVolume that is mounted and given to a Pod's group.
+	busy keylock.Locks[string]
 }
 
 var (
@@ -48,9 +51,6 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 // block device the file system is mounted there.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
-	if err := checkNode(req); err != nil {
-		return volume.Mount{}, err
-	}
 	path := pv.Spec.Local.Path
 	// From here on the descriptor is used, so that the directory cannot be replaced by another one.
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -61,6 +61,15 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return volume.Mount{}, fmt.Errorf("stat directory %q of local volume %q: %w", path, pv.Name, err)
+	}
+	unlock, err := p.busy.Lock(ctx, pv.Name)
+	if err != nil {
+		return volume.Mount{}, fmt.Errorf("wait for another pod's mount of local volume %q: %w", pv.Name, err)
+	}
+	defer unlock()
+	before, err := p.mounter.IsMountPoint(req.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
 	}
 	switch stat.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
@@ -73,39 +82,17 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("mount local volume %q from %q: %w", pv.Name, path, err)
 	}
-	if !req.ReadOnly {
-		if err := fsgroup.ApplyTo(ctx, req.Dir, req); err != nil {
-			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
-		}
+	if err := p.applyGroup(ctx, req, !before); err != nil {
+		return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
 	}
 	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly, SELinuxRelabel: !req.ReadOnly}, nil
-}
-
-// checkNode rejects a volume whose data is on another node.
-func checkNode(req volume.Request) error {
-	pv := req.Spec.PV
-	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
-		return fmt.Errorf("set up local volume %q: it has no spec.nodeAffinity, so its node is unknown", pv.Name)
-	}
-	if req.Node == nil {
-		return fmt.Errorf("set up local volume %q: this node's labels are not known yet", pv.Name)
-	}
-	selector, err := nodeaffinity.NewNodeSelector(pv.Spec.NodeAffinity.Required)
-	if err != nil {
-		return fmt.Errorf("read spec.nodeAffinity of local volume %q: %w", pv.Name, err)
-	}
-	if !selector.Match(req.Node) {
-		return fmt.Errorf("set up local volume %q: its spec.nodeAffinity does not match node %q: "+
-			"its data is on another node", pv.Name, req.Node.Name)
-	}
-	return nil
 }
 
 // bind bind-mounts the opened directory on req.Dir, unless it is mounted there already.
 func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
 	matches := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
 	return mounts.MountOnce(ctx, p.mounter, req.Dir, req.ReadOnly, matches, func() error {
-		options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
+		options := append([]string{"bind"}, req.Spec.MountOptions()...)
 		if req.ReadOnly {
 			options = append(options, "ro")
 		}
@@ -115,5 +102,8 @@ func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *uni
 
 // TearDown implements volume.Plugin. The data is kept: the directory is unmounted and removed only if it is empty.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
+	if err := mounts.UnmountAndRemoveDir(ctx, p.mounter, dir); err != nil {
+		return err
+	}
+	return p.unmountShared(ctx, dir)
 }

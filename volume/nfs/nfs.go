@@ -123,10 +123,7 @@ func arguments(nfs *corev1.NFSVolumeSource, req volume.Request, readOnly bool) [
 	if strings.Contains(server, ":") && !strings.HasPrefix(server, "[") {
 		server = "[" + server + "]" // an IPv6 address
 	}
-	var options []string
-	if req.Spec.PV != nil {
-		options = append(options, req.Spec.PV.Spec.MountOptions...)
-	}
+	options := req.Spec.MountOptions()
 	if readOnly {
 		options = append(options, "ro")
 	}

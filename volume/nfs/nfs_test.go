@@ -57,6 +57,14 @@ func TestArgumentsOfTheHelper(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "[fd00::1]:"+pv.Spec.NFS.Path+"\n"+request.Dir+"\n-o\nnfsvers=4.2,hard,ro\n", string(arguments))
 	require.NoError(t, plugin.TearDown(t.Context(), request.Dir))
+
+	pv.Annotations = map[string]string{"volume.beta.kubernetes.io/mount-options": "soft,noatime"}
+	_, err = plugin.SetUp(t.Context(), request)
+	require.NoError(t, err)
+	arguments, err = os.ReadFile(program + ".args")
+	require.NoError(t, err)
+	require.Contains(t, string(arguments), "\n-o\nsoft,noatime,ro\n", "the annotation has precedence")
+	require.NoError(t, plugin.TearDown(t.Context(), request.Dir))
 }
 
 func TestFailures(t *testing.T) {

@@ -196,6 +196,9 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := p.prepareDir(req); err != nil {
 		return volume.Mount{}, fmt.Errorf("create directory for volume %q: %w", req.Spec.Name, err)
 	}
+	if err := makeMountPoints(req.Dir, req.Spec.Name, req.Pod); err != nil {
+		return volume.Mount{}, fmt.Errorf("create mount points in volume %q: %w", req.Spec.Name, err)
+	}
 	_, err := atomicwriter.Write(req.Dir, collector.files, atomicwriter.Options{GID: req.FSGroup, Now: p.deps.Clock.Now()})
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("write files of volume %q: %w", req.Spec.Name, err)

@@ -291,6 +291,38 @@ func TestTokenIsForItsReaderOnly(t *testing.T) {
 	}
 }
 
+func TestMountPointsOfOtherVolumes(t *testing.T) {
+	for name, source := range map[string]corev1.VolumeSource{
+		"configMap":   configMapSource("c"),
+		"secret":      {Secret: &corev1.SecretVolumeSource{SecretName: "s"}},
+		"downwardAPI": {DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{fieldFile("n", "metadata.name")}}},
+		"projected":   projectedSource(tokenSource("token")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProjection(t, source)
+			p.request.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", VolumeMounts: []corev1.VolumeMount{
+				{Name: "v", MountPath: "/etc"}, {Name: "other", MountPath: "etc/x//y/"}, {Name: "more", MountPath: "/etc/x/y/z"},
+				{Name: "more", MountPath: "/etcetera"}, {Name: "more", MountPath: "/etc/x/yes"},
+			}}}
+			p.request.Pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+				{Name: "other", MountPath: "/conf/sub"}, {Name: "v", MountPath: "/conf"},
+				{Name: "v", MountPath: "/part", SubPath: "n"}, {Name: "other", MountPath: "/part/not"},
+			}
+			for range 2 { // the second time as a refresh
+				require.NoError(t, p.setUp(t))
+				for dir, exists := range map[string]bool{"sub": true, "x/y": true, "x/yes": true, "x/y/z": false, "etera": false, "not": false} {
+					_, err := os.Stat(filepath.Join(p.request.Dir, dir))
+					require.Equal(t, exists, err == nil, "%s: %v", dir, err)
+				}
+			}
+			require.NotEmpty(t, p.files(t))
+		})
+	}
+	p := newProjection(t, configMapSource("c"))
+	p.request.Pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/conf"}, {Name: "other", MountPath: "/conf/a"}}
+	require.ErrorContains(t, p.setUp(t), "file exists", "the volume has a file of that name")
+}
+
 func TestWhatMayBeSecretIsInMemory(t *testing.T) {
 	for name, test := range map[string]struct {
 		source corev1.VolumeSource

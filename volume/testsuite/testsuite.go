@@ -28,8 +28,6 @@ type Subject struct {
 	// Spec is a volume that can be set up; scratch is an empty directory outside of the Pod's, for the volume's
 	// backing. It is called once per test.
 	Spec func(t *testing.T, scratch string) volume.Spec
-	// Node is this node, for plugins that use it. It may be nil.
-	Node *corev1.Node
 	// Writable means that containers may write to the volume.
 	Writable bool
 	// Persistent means that what they write outlives the Pod.
@@ -136,7 +134,7 @@ func (f *fixture) request(uid types.UID) volume.Request {
 	pod := Pod(uid, f.spec)
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: f.Resources}}
 	return volume.Request{
-		Pod: pod, Node: f.Node, Spec: f.spec,
+		Pod: pod, Spec: f.spec,
 		Dir: volume.Dir(f.root, uid, f.plugin.Name(), f.spec.DirName()),
 	}
 }

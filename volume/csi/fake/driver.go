@@ -45,6 +45,8 @@ type Config struct {
 	Device string
 	// PublishesNothing makes NodePublishVolume succeed without a target.
 	PublishesNothing bool
+	// NoUsage makes NodeGetVolumeStats respond without a usage.
+	NoUsage bool
 	// Type and Versions are sent with the registration; "CSIPlugin" and "1.0.0" if empty.
 	Type     string
 	Versions []string

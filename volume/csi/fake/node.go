@@ -146,6 +146,9 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, req *csipb.NodeGetVolum
 	*csipb.NodeGetVolumeStatsResponse, error,
 ) {
 	err := d.call(ctx, "NodeGetVolumeStats", req.VolumeId, req, func() error { return nil })
+	if d.Config.NoUsage {
+		return &csipb.NodeGetVolumeStatsResponse{}, err
+	}
 	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
 		{Unit: csipb.VolumeUsage_BYTES, Total: 100, Available: 60, Used: 40},
 		{Unit: csipb.VolumeUsage_INODES, Total: 10, Available: 7, Used: 3},

@@ -159,11 +159,7 @@ func (d *Driver) create(
 		if from, err = d.store.get(m.Source); err != nil {
 			return nil, fmt.Errorf("volume_content_source: %w", err)
 		}
-		minSize, otherwise = max(minSize, from.size), from.size
-		if required := capacity.GetRequiredBytes(); required > 0 && required < from.size {
-			return nil, status.Errorf(codes.OutOfRange,
-				"capacity_range: required_bytes %d is less than the source's %d", required, from.size)
-		}
+		minSize, otherwise = max(minSize, from.size), from.size // of which required_bytes may be less: the source was rounded up
 	}
 	size, err := chooseSize(capacity, minSize, otherwise)
 	if err != nil {

@@ -144,6 +144,15 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestTheDeprecatedFileSystemParameter is accepted: provisioners pass it on beside the capability that has its value.
+func TestTheDeprecatedFileSystemParameter(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	_, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "old", VolumeCapabilities: []*csi.VolumeCapability{filesystem("ext4")}, Parameters: map[string]string{"fsType": "ext4"}})
+	require.NoError(t, err)
+}
+
 func TestOddSizesAreRounded(t *testing.T) {
 	w := newFixture(t)
 	w.start()

@@ -30,6 +30,24 @@ func TestSnapshotsAndClonesOfMountedVolumes(t *testing.T) {
 	})
 }
 
+// A clone may request what its source requested, which the driver rounded up: it becomes as large as the source.
+func TestCloneOfAVolumeThatWasRoundedUp(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	create := func(name string, source *csi.VolumeContentSource) *csi.Volume {
+		resp, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: 1}, VolumeContentSource: source,
+			VolumeCapabilities: []*csi.VolumeCapability{filesystem("")},
+		})
+		require.NoError(t, err)
+		return resp.GetVolume()
+	}
+	source := create("source", nil)
+	require.Greater(t, source.GetCapacityBytes(), int64(1))
+	clone := create("clone", volumeSource(source.GetVolumeId()))
+	require.Equal(t, source.GetCapacityBytes(), clone.GetCapacityBytes())
+}
+
 func snapshotsAndClones(t *testing.T, w *fixture, fsType string, size int64) {
 	t.Helper()
 	d := w.create("a", size, filesystem(fsType))

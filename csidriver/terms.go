@@ -19,6 +19,10 @@ const (
 	ParameterPreallocate = "preallocate"
 	// OvercommitUnlimited is the value of ParameterOvercommit for volumes that do not count.
 	OvercommitUnlimited = "unlimited"
+
+	// oldFSTypeParameter, in upper or lower case, is the deprecated parameter that names the file system. Provisioners put it into
+	// the capability of the volume, and pass it on.
+	oldFSTypeParameter = "fstype"
 )
 
 // unlimited is the value of terms.Overcommit for volumes that do not count.
@@ -36,7 +40,7 @@ type terms struct {
 func (d *Driver) parseParameters(parameters map[string]string) (terms, error) {
 	var t terms
 	for key, value := range parameters {
-		if strings.HasPrefix(key, reservedParameters) {
+		if strings.HasPrefix(key, reservedParameters) || strings.EqualFold(key, oldFSTypeParameter) {
 			continue
 		}
 		var err error

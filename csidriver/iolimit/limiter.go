@@ -120,13 +120,32 @@ func findHierarchy() (hierarchy, error) {
 	return hierarchy{}, ErrUnsupported
 }
 
-// applyUnified sets the limits of the topmost cgroups that have any: that of the mount, in a container, or those below it.
+// applyUnified sets the limits of the topmost cgroups that have any: that of the mount, in a container, or those below it. If none has, as
+// on a machine where nothing has needed the controller yet, it is enabled for them.
 func applyUnified(dir string, device Device, limits Limits) error {
+	found, err := setUnified(dir, device, limits)
+	if err == nil && !found && !limits.IsZero() {
+		control := filepath.Join(dir, "cgroup.subtree_control")
+		if err := os.WriteFile(control, []byte("+io"), 0o644); err != nil {
+			return fmt.Errorf("limit the I/O of device %s: %w: enable the controller io in %s: %w", device, ErrUnsupported, control, err)
+		}
+		if found, err = setUnified(dir, device, limits); err == nil && !found {
+			err = fmt.Errorf("no cgroup in %s has the file %s", dir, unifiedFile)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("limit the I/O of device %s: %w", device, err)
+	}
+	return nil
+}
+
+// setUnified sets the limits of the topmost cgroups. found says that there is one with the controller.
+func setUnified(dir string, device Device, limits Limits) (found bool, err error) {
 	dirs := []string{dir}
 	if _, err := os.Stat(filepath.Join(dir, unifiedFile)); errors.Is(err, os.ErrNotExist) {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return fmt.Errorf("limit the I/O of device %s: %w", device, err)
+			return false, err
 		}
 		dirs = nil
 		for _, entry := range entries {
@@ -135,22 +154,17 @@ func applyUnified(dir string, device Device, limits Limits) error {
 			}
 		}
 	}
-	found := false
 	for _, dir := range dirs {
 		err := set(filepath.Join(dir, unifiedFile), device, unifiedLine(device, limits), !limits.IsZero())
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) && limits.IsZero() {
 			continue // the controller is not enabled there, or the cgroup is gone
 		}
 		if err != nil {
-			return fmt.Errorf("limit the I/O of device %s: %w", device, err)
+			return false, err
 		}
 		found = true
 	}
-	if !found && !limits.IsZero() {
-		return fmt.Errorf("limit the I/O of device %s: %w: enable the controller io in %s", device, ErrUnsupported,
-			filepath.Join(dir, "cgroup.subtree_control"))
-	}
-	return nil
+	return found, nil
 }
 
 // applyLegacy sets the limits of every cgroup. The root has them if any has.

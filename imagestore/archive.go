@@ -48,9 +48,10 @@ func readArchive(ctx context.Context, store content.Store, r io.Reader, options 
 	if err != nil {
 		return nil, archiveError(input, err)
 	}
-	left := options.maxBytes()
-	bounded := &boundedReader{r: plain, source: input, left: &left, limit: left}
-	target, err := archive.ImportIndex(ctx, store, newCheckedTar(bounded))
+	limit := options.maxBytes()
+	left := limit
+	bounded := &boundedReader{r: plain, source: input, left: &left, limit: limit}
+	target, err := archive.ImportIndex(ctx, store, newCheckedTar(bounded, limit))
 	if err == nil {
 		// What follows the tar's end is read as well: there, a compressed stream has its checksum.
 		_, err = io.Copy(io.Discard, bounded)

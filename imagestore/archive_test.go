@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -18,7 +19,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -54,8 +58,8 @@ func dockerTar(t testing.TB, image Built, tag string) []byte {
 	return out.Bytes()
 }
 
-// edit rewrites a tar; change returns the new content, or nil to leave the file out.
-func edit(t testing.TB, archive []byte, change func(name string, data []byte) []byte) []byte {
+// rewrite rewrites a tar; entry writes what is to be in the place of one.
+func rewrite(t testing.TB, archive []byte, entry func(writer *tar.Writer, header *tar.Header, data []byte)) []byte {
 	var out bytes.Buffer
 	writer := tar.NewWriter(&out)
 	for reader := tar.NewReader(bytes.NewReader(archive)); ; {
@@ -66,16 +70,23 @@ func edit(t testing.TB, archive []byte, change func(name string, data []byte) []
 		require.NoError(t, err)
 		data, err := io.ReadAll(reader)
 		require.NoError(t, err)
-		if data = change(header.Name, data); data == nil {
-			continue
-		}
-		header.Size = int64(len(data))
-		require.NoError(t, writer.WriteHeader(header))
-		_, err = writer.Write(data)
-		require.NoError(t, err)
+		entry(writer, header, data)
 	}
 	require.NoError(t, writer.Close())
 	return out.Bytes()
+}
+
+// edit rewrites a tar; change returns the new content, or nil to leave the file out.
+func edit(t testing.TB, archive []byte, change func(name string, data []byte) []byte) []byte {
+	return rewrite(t, archive, func(writer *tar.Writer, header *tar.Header, data []byte) {
+		if data = change(header.Name, data); data == nil {
+			return
+		}
+		header.Size = int64(len(data))
+		require.NoError(t, writer.WriteHeader(header))
+		_, err := writer.Write(data)
+		require.NoError(t, err)
+	})
 }
 
 func without(t testing.TB, archive []byte, part string) []byte {
@@ -189,6 +200,103 @@ func TestReadArchive(t *testing.T) {
 			}
 			require.Equal(t, tt.want, names)
 		})
+	}
+}
+
+// retar rewrites a tar; change returns the entries in the place of one.
+func retar(t testing.TB, archive []byte, change func(header *tar.Header) []*tar.Header) []byte {
+	return rewrite(t, archive, func(writer *tar.Writer, header *tar.Header, data []byte) {
+		for _, header := range change(header) {
+			require.NoError(t, writer.WriteHeader(header))
+			if header.Typeflag == tar.TypeReg {
+				_, err := writer.Write(data)
+				require.NoError(t, err)
+			}
+		}
+	})
+}
+
+// TestReadArchivesOfOtherPrograms reads what git archive, GNU tar and older versions of docker write.
+func TestReadArchivesOfOtherPrograms(t *testing.T) {
+	image := built(t, "berth.local/one:v1", "")
+	oci, docker := layoutTar(t, image), dockerTar(t, image, "docker.io/library/saved:v2")
+	isLayer := func(header *tar.Header) bool { return strings.Contains(header.Name, ".tar") }
+	link := func(kind byte, name, to string) *tar.Header {
+		return &tar.Header{Typeflag: kind, Name: name, Linkname: to}
+	}
+	// aside has the layer under another name, which the manifest does not have.
+	aside := func(header *tar.Header, name string) *tar.Header {
+		moved := *header
+		moved.Name = name
+		return &moved
+	}
+	for name, archive := range map[string][]byte{
+		"comment of git archive": retar(t, oci, func(header *tar.Header) []*tar.Header {
+			if header.Name != "oci-layout" {
+				return []*tar.Header{header}
+			}
+			return []*tar.Header{{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": "c0ffee"}}, header}
+		}),
+		"global header of GNU tar": retar(t, oci, func(header *tar.Header) []*tar.Header {
+			return []*tar.Header{{Typeflag: tar.TypeXGlobalHeader, Name: "/tmp/GlobalHead.1.1", PAXRecords: map[string]string{"mtime": "1"}}, header}
+		}),
+		"directories, a FIFO and a link to nothing": retar(t, oci, func(header *tar.Header) []*tar.Header {
+			return []*tar.Header{header, {Typeflag: tar.TypeDir, Name: "./"}, {Typeflag: tar.TypeFifo, Name: "fifo"}, link(tar.TypeSymlink, "a", "b")}
+		}),
+		"hard link to a layer": retar(t, docker, func(header *tar.Header) []*tar.Header {
+			if !isLayer(header) {
+				return []*tar.Header{header}
+			}
+			return []*tar.Header{aside(header, "./first/layer"), link(tar.TypeLink, "./"+header.Name, "./first/layer")}
+		}),
+		"link before its layer, with names from the directory": retar(t, docker, func(header *tar.Header) []*tar.Header {
+			if !isLayer(header) {
+				return []*tar.Header{aside(header, "./"+header.Name)}
+			}
+			return []*tar.Header{link(tar.TypeSymlink, "./"+header.Name, "sub/second"), link(tar.TypeSymlink, "./sub/second", "../first"), aside(header, "./first")}
+		}),
+		"link to a directory": retar(t, docker, func(header *tar.Header) []*tar.Header {
+			return []*tar.Header{link(tar.TypeSymlink, "latest", "."), header}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{Name: "mine:v1"})
+			require.NoError(t, err)
+			require.Len(t, found, 1)
+		})
+	}
+}
+
+// TestReadArchiveOfGNUTar has holes in its files.
+func TestReadArchiveOfGNUTar(t *testing.T) {
+	program, err := exec.LookPath("tar")
+	require.NoError(t, err)
+	image := built(t, "berth.local/one:v1", "")
+	dir := t.TempDir()
+	index, err := layout.Write(dir, empty.Index)
+	require.NoError(t, err)
+	var layer bytes.Buffer
+	zeroTar(t, &layer, tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Size: 1 << 20})
+	image.Image, err = mutate.AppendLayers(image.Image, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer))
+	require.NoError(t, err)
+	require.NoError(t, index.AppendImage(image.Image))
+	sparse := t.TempDir()
+	require.NoError(t, exec.CommandContext(t.Context(), "cp", "-r", "--sparse=always", dir+"/.", sparse).Run())
+	for _, format := range []string{"gnu", "oldgnu", "posix"} {
+		for _, label := range []string{"", "--label=/backup"} {
+			args := []string{"--sparse", "--hole-detection=raw", "--format=" + format, "-C", sparse, "-cf", "-", "."}
+			if label != "" {
+				args = append([]string{label}, args...)
+			}
+			archive, err := exec.CommandContext(t.Context(), program, args...).Output()
+			require.NoError(t, err)
+			require.Less(t, len(archive), 1<<19, "the holes are not in the archive")
+			found, err := readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{Name: "mine:v1"})
+			require.NoError(t, err, "%s %s", format, label)
+			require.Len(t, found, 1)
+			_, err = readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{Name: "mine:v1", MaxBytes: 1 << 19})
+			require.ErrorIs(t, err, ErrTooLarge, "%s %s", format, label)
+		}
 	}
 }
 

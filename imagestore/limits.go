@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -55,14 +58,16 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	*b.left -= int64(n)
 	switch {
 	case *b.left < 0:
-		return 0, fmt.Errorf("%w: it has more than %d bytes decompressed (--max-size)", ErrTooLarge, b.limit)
+		return 0, tooLarge(b.limit)
 	case b.n > ratioFrom && b.n > maxRatio*b.source.n:
 		return 0, fmt.Errorf("%w: it is compressed more than %d times: %d bytes became %d", ErrTooLarge, maxRatio, b.source.n, b.n)
 	}
 	return n, err
 }
 
-// checkedTar passes on a tar whose entries are few and have names within it.
+// checkedTar passes on the files of a tar whose entries are few and have names within it. It has them as containerd reads archives, which
+// knows of files and of symbolic links to them alone, and their names as they are in a manifest: whatever else the program that made the
+// archive has put into it (directories, comments, labels, sparse files) is left out or made a file.
 type checkedTar struct {
 	in      *tar.Reader
 	out     *tar.Writer
@@ -70,13 +75,24 @@ type checkedTar struct {
 	entries int
 	open    bool // whether in is within an entry
 	ended   bool
+	files   map[string]bool
+	links   map[string]string // of symbolic and hard links, the names that they lead to
+	left    int64             // how much the files may have; the holes of sparse ones are not in the archive
+	limit   int64
 }
 
-// copySize is how much of an entry is passed on at a time.
-const copySize = 256 << 10
+// fileTypes are the types of a tar's entries that are files.
+var fileTypes = []byte{tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse}
 
-func newCheckedTar(r io.Reader) *checkedTar {
-	c := &checkedTar{in: tar.NewReader(r)}
+const (
+	// copySize is how much of an entry is passed on at a time.
+	copySize = 256 << 10
+	// maxLinks is how many links may lead from one to the next.
+	maxLinks = 40
+)
+
+func newCheckedTar(r io.Reader, limit int64) *checkedTar {
+	c := &checkedTar{in: tar.NewReader(r), files: map[string]bool{}, links: map[string]string{}, left: limit, limit: limit}
 	c.out = tar.NewWriter(&c.ready)
 	return c
 }
@@ -106,7 +122,7 @@ func (c *checkedTar) advance() error {
 	header, err := c.in.Next()
 	if errors.Is(err, io.EOF) {
 		c.ended = true
-		return c.out.Close()
+		return errors.Join(c.passLinks(), c.out.Close())
 	}
 	if err != nil {
 		return err
@@ -114,23 +130,73 @@ func (c *checkedTar) advance() error {
 	if c.entries++; c.entries > maxArchiveEntries {
 		return fmt.Errorf("%w: it has more than %d files", ErrTooLarge, maxArchiveEntries)
 	}
-	names := []string{header.Name}
+	return c.begin(header)
+}
+
+// begin passes on the header of a file, and keeps a link for the end.
+func (c *checkedTar) begin(header *tar.Header) error {
+	name := path.Clean(header.Name)
 	switch header.Typeflag {
-	case tar.TypeSymlink:
-		names = append(names, path.Join(path.Dir(header.Name), header.Linkname))
-		if path.IsAbs(header.Linkname) {
-			names = append(names, header.Linkname)
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse: // fileTypes
+		if err := checkNames(header.Name); err != nil {
+			return err
 		}
+		if c.left -= header.Size; c.left < 0 {
+			return tooLarge(c.limit)
+		}
+		c.files[name], c.open = true, true
+		delete(c.links, name)
+		return c.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: header.Size, Mode: 0o600})
+	case tar.TypeSymlink:
+		target := path.Join(path.Dir(name), header.Linkname)
+		c.links[name] = target
+		if path.IsAbs(header.Linkname) {
+			target = header.Linkname
+		}
+		return checkNames(header.Name, target)
 	case tar.TypeLink:
-		names = append(names, header.Linkname)
+		c.links[name] = path.Clean(header.Linkname)
+		return checkNames(header.Name, header.Linkname)
+	case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		return checkNames(header.Name)
 	}
+	return nil // it is no file, and its name none of one
+}
+
+// passLinks passes on the links that lead to files.
+func (c *checkedTar) passLinks() error {
+	for _, name := range slices.Sorted(maps.Keys(c.links)) {
+		target := c.links[name]
+		for range maxLinks {
+			if next, isLink := c.links[target]; isLink {
+				target = next
+			}
+		}
+		if _, isLink := c.links[target]; isLink || !c.files[target] {
+			continue
+		}
+		relative, err := filepath.Rel(path.Dir(name), target)
+		if err != nil {
+			return err
+		}
+		if err := c.out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: relative, Mode: 0o600}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkNames(names ...string) error {
 	for _, name := range names {
 		if !isWithin(name) {
 			return fmt.Errorf("%w: %.200q", ErrUnsafeName, name)
 		}
 	}
-	c.open = true
-	return c.out.WriteHeader(&tar.Header{Typeflag: header.Typeflag, Name: header.Name, Linkname: header.Linkname, Size: header.Size, Mode: 0o600})
+	return nil
+}
+
+func tooLarge(limit int64) error {
+	return fmt.Errorf("%w: it has more than %d bytes decompressed (--max-size)", ErrTooLarge, limit)
 }
 
 // isWithin reports whether a name in an archive is of a file in it.
@@ -148,16 +214,23 @@ func checkLayers(ctx context.Context, store content.Store, image *namedImage, li
 	if err != nil {
 		return fmt.Errorf("read its manifest: %w", err)
 	}
-	left, entries := limit, 0
+	sum := &layerSum{left: limit, files: limit}
 	for _, layer := range manifest.Layers {
-		if err := checkLayer(ctx, store, layer, limit, &left, &entries); err != nil {
+		if err := checkLayer(ctx, store, layer, limit, sum); err != nil {
 			return fmt.Errorf("layer %s: %w", layer.Digest, err)
 		}
 	}
 	return nil
 }
 
-func checkLayer(ctx context.Context, store content.Store, layer ocispec.Descriptor, limit int64, left *int64, entries *int) (err error) {
+// layerSum is what the layers of an image so far leave of the limits.
+type layerSum struct {
+	left    int64 // of their bytes, decompressed
+	files   int64 // of the bytes of their files, of which sparse ones have more than the layer
+	entries int   // so far
+}
+
+func checkLayer(ctx context.Context, store content.Store, layer ocispec.Descriptor, limit int64, sum *layerSum) (err error) {
 	blob, err := store.ReaderAt(ctx, layer)
 	if err != nil {
 		return err
@@ -169,20 +242,25 @@ func checkLayer(ctx context.Context, store content.Store, layer ocispec.Descript
 		return fmt.Errorf("decompress: %w", err)
 	}
 	defer func() { err = errors.Join(err, plain.Close()) }()
-	files := tar.NewReader(&boundedReader{r: plain, source: source, left: left, limit: limit})
+	files := tar.NewReader(&boundedReader{r: plain, source: source, left: &sum.left, limit: limit})
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		_, err := files.Next()
+		header, err := files.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
-		if *entries++; *entries > maxLayerEntries {
+		if sum.entries++; sum.entries > maxLayerEntries {
 			return fmt.Errorf("%w: it has more than %d files", ErrTooLarge, maxLayerEntries)
+		}
+		if slices.Contains(fileTypes, header.Typeflag) {
+			if sum.files -= header.Size; sum.files < 0 {
+				return tooLarge(limit)
+			}
 		}
 	}
 }

@@ -6,10 +6,15 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 )
@@ -104,6 +109,24 @@ func TestLayersAreBoundedBeforeTheyAreUnpacked(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "layer sha256:")
 	_, err = readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{})
+	require.NoError(t, err)
+}
+
+// TestHolesOfLayersAreBounded has a layer that is small, with a file of which it has nothing but a hole.
+func TestHolesOfLayersAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "hole"), nil, 0o600))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "hole"), 1<<30))
+	layer, err := exec.CommandContext(t.Context(), "tar", "--sparse", "-C", dir, "-cf", "-", "hole").Output()
+	require.NoError(t, err)
+	image := built(t, "a.example/one:v1", "")
+	image.Image, err = mutate.AppendLayers(image.Image, static.NewLayer(layer, types.OCIUncompressedLayer))
+	require.NoError(t, err)
+	archive := layoutTar(t, image)
+	require.Less(t, len(archive), 1<<20)
+	_, err = readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{MaxBytes: 1 << 29})
+	require.ErrorIs(t, err, ErrTooLarge)
+	_, err = readArchive(t.Context(), contentStore(t), bytes.NewReader(archive), ImportOptions{MaxBytes: 1 << 31})
 	require.NoError(t, err)
 }
 

@@ -58,6 +58,9 @@ type PushOptions struct {
 // hostKey is the key of the registry's name in a request's context, which is a part of the images' names.
 type hostKey struct{}
 
+// firstBytesKey is the key of whether a request's data are the first of an upload.
+type firstBytesKey struct{}
+
 // hold returns a context under which content is kept from being collected until close.
 func (p *pushed) hold(ctx context.Context) (context.Context, error) {
 	p.mu.Lock()

@@ -46,7 +46,8 @@ func (p *pushed) PushBlobChunked(ctx context.Context, _ string, _ int) (ociregis
 	return p.open(ctx, id, -1)
 }
 
-// PushBlobChunkedResume implements ociregistry.Writer. Clients that complete an upload do not give an offset: 0 then stands for any.
+// PushBlobChunkedResume implements ociregistry.Writer. Clients that complete an upload do not give an offset: 0 then stands for any, unless
+// the request says that it has the first bytes.
 func (p *pushed) PushBlobChunkedResume(ctx context.Context, _, id string, offset int64, _ int) (ociregistry.BlobWriter, error) {
 	p.mu.Lock()
 	known := p.writing[id]
@@ -67,7 +68,8 @@ func (p *pushed) open(ctx context.Context, id string, offset int64) (ociregistry
 		return nil, fmt.Errorf("open upload %s: %w", id, err)
 	}
 	status, err := writer.Status()
-	if err == nil && offset > 0 && status.Offset != offset {
+	first, _ := ctx.Value(firstBytesKey{}).(bool)
+	if err == nil && (offset > 0 || first) && status.Offset != max(offset, 0) {
 		err = fmt.Errorf("%w: the upload has %d bytes so far", ociregistry.ErrRangeInvalid, status.Offset)
 	}
 	if err != nil {

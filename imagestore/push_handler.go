@@ -11,6 +11,8 @@ import (
 
 	"cuelabs.dev/go/oci/ociregistry"
 	"cuelabs.dev/go/oci/ociregistry/ociserver"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"k8s.io/utils/clock"
 )
 
@@ -51,7 +53,25 @@ func (h *PushHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.URL.Path, "/manifests/") {
 		r.Body = http.MaxBytesReader(w, r.Body, maxManifest)
 	}
-	h.registry.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hostKey{}, r.Host)))
+	h.registry.ServeHTTP(w, h.prepare(r))
+}
+
+// prepare returns a request with what the library does not pass on, the registry's name and whether it has the first bytes of an upload,
+// and without the mount of a blob that the store does not have: that begins an upload, by the specification, where the library fails.
+func (h *PushHandler) prepare(r *http.Request) *http.Request {
+	ctx := context.WithValue(r.Context(), hostKey{}, r.Host)
+	r = r.WithContext(context.WithValue(ctx, firstBytesKey{}, strings.HasPrefix(r.Header.Get("Content-Range"), "0-")))
+	query := r.URL.Query()
+	if mount := query.Get("mount"); mount != "" && r.Method == http.MethodPost {
+		if _, err := h.pushed.describe(ctx, digest.Digest(mount)); errdefs.IsNotFound(err) {
+			query.Del("mount")
+			query.Del("from")
+			address := *r.URL
+			address.RawQuery = query.Encode()
+			r.URL = &address
+		}
+	}
+	return r
 }
 
 // same compares secrets without showing by the time that it takes where they differ.

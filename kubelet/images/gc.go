@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -48,7 +49,7 @@ type CollectorConfig struct {
 	// MaxAge is how long an image may be unused, as far as this process has observed, before it is removed whatever the
 	// disk usage; zero means no limit.
 	MaxAge time.Duration
-	// MinAge is how long an image must have been known before it may be removed for disk usage; 2 min if zero.
+	// MinAge is how long an image must have been known before it may be removed for disk usage, also by RemoveUnused; 2 min if zero.
 	MinAge time.Duration
 	// Period is the interval of checks; 5 min if zero. The kernel has no event for a full disk.
 	Period time.Duration
@@ -127,12 +128,9 @@ func NewCollector(deps CollectorDeps, config CollectorConfig) (*Collector, error
 	return &Collector{config: config, deps: deps, records: map[string]*imageRecord{}}, nil
 }
 
-// Start checks the disk usage each period until ctx ends.
+// Start checks the disk usage each period until ctx ends. If neither usage nor age removes images, it records their ages only, for
+// RemoveUnused.
 func (c *Collector) Start(ctx context.Context) error {
-	if c.config.High == 100 && c.config.MaxAge == 0 {
-		<-ctx.Done()
-		return nil
-	}
 	ticker := c.deps.Clock.NewTicker(c.config.Period)
 	defer ticker.Stop()
 	c.detect(ctx)
@@ -142,6 +140,10 @@ func (c *Collector) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C():
+		}
+		if c.config.High == 100 && c.config.MaxAge == 0 {
+			c.detect(ctx)
+			continue
 		}
 		err := c.collect(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -204,7 +206,8 @@ func (c *Collector) collect(ctx context.Context) error {
 	return err
 }
 
-// RemoveUnused removes all images that no container or Pod uses, whatever their age: the node is short of disk.
+// RemoveUnused removes all images that no container or Pod uses, because the node is short of disk. It keeps those that are younger than
+// MinAge: a Pod that was just bound to the node may be about to use them.
 func (c *Collector) RemoveUnused(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,16 +215,8 @@ func (c *Collector) RemoveUnused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	removed := false
-	for _, image := range unused {
-		err := c.remove(ctx, image, "space")
-		errs, removed = append(errs, err), removed || err == nil
-	}
-	if removed && c.deps.OnRemoved != nil {
-		c.deps.OnRemoved()
-	}
-	return errors.Join(errs...)
+	_, err = c.freeSpace(ctx, unused, math.MaxInt64)
+	return err
 }
 
 func errNoFilesystem(info *runtimeapi.ImageFsInfoResponse) error {

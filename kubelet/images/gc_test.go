@@ -162,6 +162,40 @@ func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
 	})
 }
 
+// TestRemoveUnusedKeepsNewImages is called when the disk is full, also on a node that removes no images by a percentage.
+func TestRemoveUnusedKeepsNewImages(t *testing.T) {
+	for _, high := range []int{85, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDisk{images: []*runtimeapi.Image{{Id: "before", Size: 10}}}
+			removed := 0
+			c, err := images.NewCollector(images.CollectorDeps{Service: d, Usage: d.usage, OnRemoved: func() { removed++ }},
+				images.CollectorConfig{High: high, Low: 60, MinAge: 7 * time.Minute})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { _ = c.Start(ctx) }()
+			synctest.Wait()
+			add := func(id string) { d.change(func() { d.images = append(d.images, &runtimeapi.Image{Id: id, Size: 10}) }) }
+			removeAfter := func(wait time.Duration) {
+				time.Sleep(wait)
+				synctest.Wait()
+				require.NoError(t, c.RemoveUnused(ctx))
+			}
+			add("added")
+			removeAfter(6 * time.Minute) // the collector has seen it after five
+			require.Equal(t, []string{"before", "added"}, d.ids())
+			add("new")
+			removeAfter(time.Minute)
+			require.Equal(t, []string{"added", "new"}, d.ids())
+			removeAfter(5 * time.Minute)
+			require.Equal(t, []string{"new"}, d.ids())
+			removeAfter(3 * time.Minute)
+			require.Empty(t, d.ids())
+			require.Equal(t, 3, removed)
+		})
+	}
+}
+
 // TestCollectorRecordsEventsOfFailures uses a disk without size, one whose images are all in use, and one that cannot
 // be measured.
 func TestCollectorRecordsEventsOfFailures(t *testing.T) {

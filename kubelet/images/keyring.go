@@ -1,7 +1,6 @@
 package images
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,8 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"path"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,6 +37,7 @@ func NewPullSecrets(secrets Secrets) *PullSecrets { return &PullSecrets{secrets:
 type login struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
+	Email         string `json:"email"`
 	Auth          string `json:"auth"`
 	IdentityToken string `json:"identitytoken"`
 	RegistryToken string `json:"registrytoken"`
@@ -52,7 +51,7 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)
 	}
-	var found []match
+	var logins Logins
 	var errs []error
 	for _, ref := range pod.Spec.ImagePullSecrets {
 		secret, err := p.secrets.Secret(ctx, pod.Namespace, ref.Name)
@@ -60,74 +59,37 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 			errs = append(errs, fmt.Errorf("get imagePullSecret %q: %w", ref.Name, err))
 			continue
 		}
-		logins, err := loginsOf(secret)
+		config, err := loginsOf(secret)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for _, m := range matchingLogins(logins, named) {
-			m.Source.Secret = &kubeletconfig.ImagePullSecret{
-				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: credentialHash(m.Auth),
-			}
-			found = append(found, m)
+		if err := logins.addConfig(config, func(l login, auth *runtimeapi.AuthConfig) pullrecords.Source {
+			return pullrecords.Source{Secret: &kubeletconfig.ImagePullSecret{
+				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: credentialHash(l, auth),
+			}}
+		}); err != nil {
+			errs = append(errs, fmt.Errorf("read imagePullSecret %q: %w", ref.Name, err))
 		}
 	}
-	return bestFirst(found), errors.Join(errs...)
+	return logins.For(named), errors.Join(errs...)
 }
 
-// credentialHash identifies the content of a credential, whatever Secret contains it.
-func credentialHash(auth *runtimeapi.AuthConfig) string {
-	sum := sha256.New()
-	for _, part := range []string{auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken} {
-		fmt.Fprintf(sum, "%d:%s", len(part), part)
+// credentialHash identifies the content of a credential, whatever Secret contains it. For a login without tokens it is upstream's, so that the
+// records of either kubelet are good for the other.
+func credentialHash(l login, auth *runtimeapi.AuthConfig) string {
+	data, err := json.Marshal(struct {
+		Username      string `json:"username,omitempty"`
+		Password      string `json:"password,omitempty"`
+		Email         string `json:"email,omitempty"`
+		IdentityToken string `json:"identitytoken,omitempty"`
+		RegistryToken string `json:"registrytoken,omitempty"`
+	}{auth.Username, auth.Password, l.Email, auth.IdentityToken, auth.RegistryToken})
+	if err != nil {
+		return "" // cannot happen; without a hash only the Secret's identity counts
 	}
-	return hex.EncodeToString(sum.Sum(nil))
-}
-
-// match is a login that matches an image, with its key in the Docker configuration.
-type match struct {
-	key string
-	Credential
-}
-
-func matchingLogins(logins map[string]login, image reference.Named) (found []match) {
-	for key, l := range logins {
-		if matches(key, image) {
-			found = append(found, match{key, Credential{Auth: l.auth(reference.Domain(image))}})
-		}
-	}
-	return found
-}
-
-// Matches reports whether a pattern of a Docker configuration or credential provider matches the image.
-func Matches(pattern string, image reference.Named) bool { return matches(pattern, image) }
-
-// MatchCredentials returns the credentials of the logins whose pattern matches the image, the most specific first, all
-// with the given source.
-func MatchCredentials(logins map[string]Login, image reference.Named, source pullrecords.Source) []Credential {
-	var found []match
-	for pattern, l := range logins {
-		if matches(pattern, image) {
-			auth := login{Username: l.Username, Password: l.Password}.auth(reference.Domain(image))
-			found = append(found, match{pattern, Credential{Auth: auth, Source: source}})
-		}
-	}
-	return bestFirst(found)
-}
-
-// Login is a user name and a password. Both may be empty.
-type Login struct{ Username, Password string }
-
-// bestFirst orders logins by the length of the part of the image's name that their key names.
-func bestFirst(found []match) []Credential {
-	slices.SortStableFunc(found, func(a, b match) int {
-		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(a.key, b.key))
-	})
-	credentials := make([]Credential, 0, len(found))
-	for _, m := range found {
-		credentials = append(credentials, m.Credential)
-	}
-	return credentials
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // loginsOf parses the Docker configuration of a Secret of either type.
@@ -136,13 +98,18 @@ func loginsOf(secret *corev1.Secret) (map[string]login, error) {
 		Auths map[string]login `json:"auths"`
 	}
 	var into any = &config
-	data, ok := secret.Data[corev1.DockerConfigJsonKey]
+	key := corev1.DockerConfigJsonKey
+	switch secret.Type {
+	case corev1.SecretTypeDockerConfigJson:
+	case corev1.SecretTypeDockercfg:
+		into, key = &config.Auths, corev1.DockerConfigKey
+	default:
+		return nil, fmt.Errorf("read imagePullSecret %q: its type is %q: want %q, as `kubectl create secret docker-registry` makes it, or %q",
+			secret.Name, secret.Type, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg)
+	}
+	data, ok := secret.Data[key]
 	if !ok {
-		into = &config.Auths
-		if data, ok = secret.Data[corev1.DockerConfigKey]; !ok {
-			return nil, fmt.Errorf("read imagePullSecret %q: it has neither the key %q nor %q", secret.Name,
-				corev1.DockerConfigJsonKey, corev1.DockerConfigKey)
-		}
+		return nil, fmt.Errorf("read imagePullSecret %q: it has no key %q", secret.Name, key)
 	}
 	if json.Unmarshal(data, into) != nil { // its error might contain the content
 		return nil, fmt.Errorf("read imagePullSecret %q: not a Docker configuration", secret.Name)
@@ -150,51 +117,44 @@ func loginsOf(secret *corev1.Secret) (map[string]login, error) {
 	return config.Auths, nil
 }
 
-// auth converts the login to the CRI's form.
-func (l login) auth(server string) *runtimeapi.AuthConfig {
-	user, password := l.Username, l.Password
-	encoded := strings.TrimRight(strings.TrimSpace(l.Auth), "=") // some programs write it without padding
-	if raw, err := base64.RawStdEncoding.DecodeString(encoded); err == nil && user == "" {
-		user, password, _ = strings.Cut(string(raw), ":")
+// addConfig adds the logins of a Docker configuration; source returns where one comes from. A login that is malformed is left out: the error
+// names its key, and not its content.
+func (l *Logins) addConfig(config map[string]login, source func(login, *runtimeapi.AuthConfig) pullrecords.Source) error {
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		auth, err := config[key].auth()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the login for %q: %w", key, err))
+			continue
+		}
+		l.Add(key, Credential{Auth: auth, Source: source(config[key], auth)})
 	}
-	return &runtimeapi.AuthConfig{
-		Username: user, Password: password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
-		// A URL: from a host alone the runtime would parse no host, and send no credentials.
-		ServerAddress: "https://" + server,
-	}
+	return errors.Join(errs...)
 }
 
-// matches reports whether a key of a Docker configuration (a host, optionally with a path, a scheme, or a "*" in a part
-// of the host name) matches the image.
-func matches(key string, image reference.Named) bool {
-	if !strings.Contains(key, "://") {
-		key = "https://" + key
+// auth converts the login to the CRI's form. It names no server: containerd would send the login to the host of that name alone, and the
+// images of Docker Hub and those of mirrors come from hosts of other names.
+func (l login) auth() (*runtimeapi.AuthConfig, error) {
+	auth := &runtimeapi.AuthConfig{
+		Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
 	}
-	u, err := url.Parse(key)
-	if err != nil {
-		return false
-	}
-	host, port, _ := strings.Cut(u.Host, ":")
-	domain, wantedPort, _ := strings.Cut(reference.Domain(image), ":")
-	if port != wantedPort {
-		return false // no wildcard stands for a port
-	}
-	if host == "index.docker.io" {
-		host = "docker.io"
-	}
-	parts, wanted := strings.Split(host, "."), strings.Split(domain, ".")
-	if len(parts) != len(wanted) {
-		return false
-	}
-	for i := range parts {
-		if ok, err := path.Match(parts[i], wanted[i]); err != nil || !ok {
-			return false
+	switch {
+	case l.IdentityToken != "":
+		// The token stands for both; runtimes would prefer them, and docker puts a name without password beside it.
+		auth.Username, auth.Password = "", ""
+	case l.Auth != "":
+		encoded := strings.TrimRight(strings.TrimSpace(l.Auth), "=") // some programs write it without padding
+		raw, err := base64.RawStdEncoding.DecodeString(encoded)
+		user, password, ok := strings.Cut(string(raw), ":")
+		if err != nil || !ok {
+			return nil, errors.New("its auth is not the Base64 encoding of user:password")
 		}
+		auth.Username, auth.Password = user, password
 	}
-	prefix := strings.Trim(u.Path, "/")
-	if prefix == "v1" || prefix == "v2" {
-		prefix = "" // the address of the registry's API, not a path in the registry
-	}
-	repository := reference.Path(image)
-	return prefix == "" || repository == prefix || strings.HasPrefix(repository, prefix+"/")
+	return auth, nil
+}
+
+// PasswordCredential returns the credential of a user name and a password, which may both be empty.
+func PasswordCredential(user, password string, source pullrecords.Source) Credential {
+	return Credential{Auth: &runtimeapi.AuthConfig{Username: user, Password: password}, Source: source}
 }

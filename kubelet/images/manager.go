@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -95,7 +97,8 @@ type Deps struct {
 	Recorder record.EventRecorder
 	// OnPulled, if set, is called after each pull, so that the node's list of images can be updated.
 	OnPulled func()
-	// ObservePull, if set, is called after each successful pull with the image's size in bytes and the duration.
+	// ObservePull, if set, is called after each successful pull with the image's size in bytes and the duration, in which the pull's wait
+	// for others counts.
 	ObservePull func(size uint64, took time.Duration)
 	// CountRequest, if set, is called after each Ensure with the policy and with what Ensure has found out: whether the image was
 	// present, and whether it had to be pulled. A nil is not known: Ensure ended before, or does not look because the policy is Always.
@@ -210,7 +213,9 @@ func (m *Manager) ensure(ctx context.Context, request PullRequest, found *lookup
 				request.Image, request.Image, err),
 		}, eventInspectFailed)
 	}
-	spec := &runtimeapi.ImageSpec{Image: withDefaultTag(request.Image), RuntimeHandler: request.RuntimeHandler}
+	spec := &runtimeapi.ImageSpec{
+		Image: withDefaultTag(request.Image), Annotations: request.Pod.Annotations, RuntimeHandler: request.RuntimeHandler,
+	}
 	podCredentials := sync.OnceValue(func() []Credential { return m.credentials(ctx, request) })
 	if request.Policy == corev1.PullAlways {
 		found.pullRequired = ptr.To(true)
@@ -305,8 +310,21 @@ func withDefaultTag(image string) string {
 	return image + ":latest"
 }
 
-// errorText returns the message of an error without gRPC's prefix.
+// errorText returns the message of an error without gRPC's prefix, and of several errors, as of a pull with several logins, each
+// different one.
 func errorText(err error) string {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		var texts []string
+		for _, each := range several.Unwrap() {
+			if text := errorText(each); !slices.Contains(texts, text) {
+				texts = append(texts, text)
+			}
+		}
+		if len(texts) == 1 {
+			return texts[0]
+		}
+		return "[" + strings.Join(texts, ", ") + "]"
+	}
 	if s, ok := status.FromError(errors.Unwrap(err)); ok && s.Code() != codes.OK {
 		return s.Message()
 	}

@@ -5,12 +5,17 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -65,6 +70,41 @@ func TestPolicies(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, c.reason, refused.Reason)
 		})
+	}
+}
+
+// specRecorder records the images as they are requested of the runtime.
+type specRecorder struct {
+	*fake.Runtime
+	specs []*runtimeapi.ImageSpec
+}
+
+func (r *specRecorder) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, opts ...grpc.CallOption) (
+	*runtimeapi.ImageStatusResponse, error,
+) {
+	r.specs = append(r.specs, in.Image)
+	return r.Runtime.ImageStatus(ctx, in, opts...)
+}
+
+func (r *specRecorder) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
+	*runtimeapi.PullImageResponse, error,
+) {
+	r.specs = append(r.specs, in.Image)
+	return r.Runtime.PullImage(ctx, in, opts...)
+}
+
+// TestRuntimeGetsThePodsAnnotations with the image: by them it may choose one of several platforms.
+func TestRuntimeGetsThePodsAnnotations(t *testing.T) {
+	runtime := &specRecorder{Runtime: fake.New(clocktesting.NewFakeClock(time.Unix(1e9, 0)))}
+	m, err := images.New(images.Deps{Service: runtime}, images.Config{})
+	require.NoError(t, err)
+	request := want("app", corev1.PullIfNotPresent)
+	request.Pod.Annotations, request.RuntimeHandler = map[string]string{"platform": "small"}, "vm"
+	_, err = m.Ensure(t.Context(), request)
+	require.NoError(t, err)
+	require.Len(t, runtime.specs, 3, "before the pull, the pull, and after it")
+	for _, spec := range runtime.specs[:2] {
+		require.Equal(t, &runtimeapi.ImageSpec{Image: "app:latest", RuntimeHandler: "vm", Annotations: map[string]string{"platform": "small"}}, spec)
 	}
 }
 
@@ -164,6 +204,59 @@ func TestEvents(t *testing.T) {
 	require.Contains(t, <-events.Events, "Normal Pulled Container image \"app:1\" already present on machine")
 }
 
+// TestMessageOfSeveralLogins fails with each of two logins, for the same cause and for two.
+func TestMessageOfSeveralLogins(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}
+	for want, causes := range map[string][2]string{
+		"denied":                     {"denied", "denied"},
+		"[denied, connection reset]": {"denied", "connection reset"},
+	} {
+		runtime, events := fake.New(clocktesting.NewFakeClock(time.Unix(1e9, 0))), record.NewFakeRecorder(10)
+		m, err := images.New(images.Deps{Service: runtime, Recorder: events, Keyring: images.NewPullSecrets(secrets{
+			"a": `{"auths":{"reg.example":{"username":"a"}}}`, "b": `{"auths":{"reg.example":{"username":"b"}}}`,
+		})}, images.Config{})
+		require.NoError(t, err)
+		for _, cause := range causes {
+			runtime.FailNext("PullImage", status.Error(codes.Unknown, cause))
+		}
+		_, err = m.Ensure(t.Context(), images.PullRequest{Pod: pod, Ref: &corev1.ObjectReference{}, Image: "reg.example/app:1"})
+		var failed *images.Error
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, want, failed.Message)
+		require.Contains(t, <-events.Events, "Normal Pulling")
+		require.Equal(t, `Warning Failed Failed to pull image "reg.example/app:1": `+want, <-events.Events)
+	}
+}
+
+// TestReasonsOfTheRuntime has errors with a reason at their beginning, and one that only contains its name.
+func TestReasonsOfTheRuntime(t *testing.T) {
+	for _, c := range []struct{ text, reason, message string }{
+		{"RegistryUnavailable", images.ReasonUnavailable, "image pull failed for app:1 because the registry is unavailable"},
+		{"RegistryUnavailable: no route", images.ReasonUnavailable, "image pull failed for app:1 because the registry is unavailable: no route"},
+		{"SignatureValidationFailed: no key", images.ReasonBadSignature,
+			"image pull failed for app:1 because the signature validation failed: no key"},
+		{"policy x: SignatureValidationFailed is ignored", images.ReasonPull, "policy x: SignatureValidationFailed is ignored"},
+	} {
+		m, runtime, _, events := newFixture(t)
+		runtime.FailNext("PullImage", status.Error(codes.Unknown, c.text))
+		for _, reason := range []string{c.reason, images.ReasonBackOff} {
+			_, err := m.Ensure(t.Context(), want("app:1", corev1.PullAlways))
+			var failed *images.Error
+			require.ErrorAs(t, err, &failed)
+			require.Equal(t, reason, failed.Reason)
+			message := c.message
+			if reason == images.ReasonBackOff {
+				message = `Back-off pulling image "app:1": ` + c.reason + ": " + message
+			}
+			require.Equal(t, message, failed.Message)
+		}
+		require.Contains(t, <-events.Events, "Normal Pulling")
+		require.Equal(t, `Warning Failed Failed to pull image "app:1": `+c.text, <-events.Events)
+		require.Equal(t, "Warning Failed Error: "+c.reason, <-events.Events)
+	}
+}
+
 func TestPullsASecondAreBounded(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime := fake.New(clock)
@@ -184,8 +277,12 @@ func TestPullsASecondAreBounded(t *testing.T) {
 
 func TestPullsWaitForTheirTurn(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	runtime := fake.New(clock)
-	m, err := images.New(images.Deps{Service: runtime, Clock: clock}, images.Config{MaxParallel: 1})
+	runtime, events := fake.New(clock), record.NewFakeRecorder(10)
+	var observed []time.Duration
+	m, err := images.New(images.Deps{
+		Service: runtime, Clock: clock, Recorder: events,
+		ObservePull: func(_ uint64, took time.Duration) { observed = append(observed, took) },
+	}, images.Config{MaxParallel: 1})
 	require.NoError(t, err)
 	release := runtime.Block("PullImage")
 	done := make(chan error, 2)
@@ -196,14 +293,63 @@ func TestPullsWaitForTheirTurn(t *testing.T) {
 		}()
 	}
 	require.Eventually(t, func() bool { return runtime.Calls("PullImage") == 1 }, time.Minute, time.Millisecond)
+	for range 2 {
+		require.Contains(t, <-events.Events, "Normal Pulling", "also of the one that waits")
+	}
 	// A caller whose context ends while it is queued does not pull.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = m.Ensure(ctx, want("three:1", corev1.PullAlways))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 1, runtime.Calls("PullImage"), "one at a time")
+	require.Contains(t, <-events.Events, "Normal Pulling")
+	clock.Step(5 * time.Second)
 	release()
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 	require.Equal(t, 2, runtime.Calls("PullImage"))
+	require.Contains(t, <-events.Events, "in 5s (5s including waiting)")
+	require.Contains(t, <-events.Events, "in 0s (5s including waiting)")
+	require.Equal(t, []time.Duration{5 * time.Second, 5 * time.Second}, observed)
+}
+
+// hangingKeyring has credentials for all images but one, for which it waits.
+type hangingKeyring struct{ image string }
+
+func (k hangingKeyring) Credentials(ctx context.Context, _ *corev1.Pod, image string) ([]images.Credential, error) {
+	if image != k.image {
+		return nil, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestCredentialsThatTakeLong delay no pull of another image: while they are obtained no pull has its turn for them.
+func TestCredentialsThatTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := images.New(images.Deps{
+			Service: fake.New(clocktesting.NewFakeClock(time.Now())), Keyring: hangingKeyring{"slow:1"},
+		}, images.Config{MaxParallel: 1})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		slow, fast := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := m.Ensure(ctx, want("slow:1", corev1.PullAlways))
+			slow <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, err := m.Ensure(t.Context(), want("fast:1", corev1.PullAlways))
+			fast <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-fast:
+			require.NoError(t, err)
+		default:
+			t.Error("the pull waits for the credentials of another image")
+		}
+		cancel()
+		require.ErrorIs(t, <-slow, context.Canceled)
+	})
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // Keyrings queries each Keyring in turn and returns the credentials of all.
@@ -57,7 +60,12 @@ func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string)
 		if json.Unmarshal(data, &config) != nil {
 			return nil, fmt.Errorf("read the node's registry credentials: %q is not a Docker configuration", path)
 		}
-		return bestFirst(matchingLogins(config.Auths, named)), nil
+		var logins Logins
+		err = logins.addConfig(config.Auths, func(login, *runtimeapi.AuthConfig) pullrecords.Source { return pullrecords.Source{} })
+		if err != nil {
+			err = fmt.Errorf("read the node's registry credentials: %q: %w", path, err)
+		}
+		return logins.For(named), err
 	}
 	return nil, nil
 }

@@ -31,17 +31,18 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 		m.event(request, corev1.EventTypeWarning, eventFailed, "Error: "+ReasonBackOff)
 		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.lastError, RetryAt: w.until}
 	}
+	credentials := podCredentials() // before the pull has its turn: a credential provider that takes long delays no other image
 	queued := m.deps.Clock.Now()
+	m.event(request, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", request.Image))
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	timeline.Current(ctx).AddWait(m.deps.Clock.Since(queued))
-	m.event(request, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", request.Image))
 	start := m.deps.Clock.Now()
-	image, err := m.pullAndRecord(ctx, request, spec, podCredentials)
+	timeline.Current(ctx).AddWait(start.Sub(queued))
+	image, err := m.pullAndRecord(ctx, request, spec, credentials)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -49,13 +50,14 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 		return nil, m.failPull(request, k, err)
 	}
 	m.forget(k)
-	took := m.deps.Clock.Since(start).Truncate(time.Millisecond)
+	now := m.deps.Clock.Now()
+	took, withWait := now.Sub(start).Truncate(time.Millisecond), now.Sub(queued).Truncate(time.Millisecond)
 	if m.deps.ObservePull != nil {
-		m.deps.ObservePull(image.GetSize(), took)
+		m.deps.ObservePull(image.GetSize(), withWait)
 	}
 	m.event(request, corev1.EventTypeNormal, eventPulled, fmt.Sprintf(
 		"Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
-		request.Image, took, took, image.GetSize()))
+		request.Image, took, withWait, image.GetSize()))
 	if m.deps.OnPulled != nil {
 		m.deps.OnPulled()
 	}
@@ -63,20 +65,20 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 }
 
 // pullAndRecord pulls the image and updates the pull records.
-func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec, podCredentials func() []Credential) (
+func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec, credentials []Credential) (
 	*runtimeapi.Image, error,
 ) {
 	if m.rateLimit != nil && !m.rateLimit.TryAccept() {
 		return nil, errTooManyPulls
 	}
 	if m.deps.PullRecords == nil {
-		image, _, err := m.pullWithCredentials(ctx, request, spec, podCredentials())
+		image, _, err := m.pullWithCredentials(ctx, request, spec, credentials)
 		return image, err
 	}
 	if err := m.deps.PullRecords.BeginPull(request.Image); err != nil {
 		return nil, fmt.Errorf("begin to pull image %q: %w", request.Image, err)
 	}
-	image, source, err := m.pullWithCredentials(ctx, request, spec, podCredentials())
+	image, source, err := m.pullWithCredentials(ctx, request, spec, credentials)
 	switch {
 	case outcomeUnknown(ctx, err):
 		m.deps.PullRecords.PullOutcomeUnknown(request.Image)
@@ -162,21 +164,30 @@ func (m *Manager) allowed(request PullRequest, present *runtimeapi.Image, podCre
 
 // failPull updates the backoff and returns the failure.
 func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
-	reason, text := ReasonPull, errorText(err)
-	for _, known := range []string{ReasonUnavailable, ReasonBadSignature} {
-		if strings.Contains(text, known) {
-			reason = known
-		}
-	}
+	text := errorText(err)
+	reason, message := describe(request.Image, text)
 	now := m.deps.Clock.Now()
 	m.mu.Lock()
 	w := m.backoffs[k]
 	w.delay = min(max(2*w.delay, firstDelay), maxDelay)
-	w.until, w.lastError = now.Add(w.delay), reason+": "+text
+	w.until, w.lastError = now.Add(w.delay), reason+": "+message
 	m.backoffs[k] = w
 	m.mu.Unlock()
 	m.event(request, corev1.EventTypeWarning, eventFailed,
 		fmt.Sprintf("Failed to pull image %q: %s", request.Image, text))
 	// RetryAt is now: the next Ensure returns ImagePullBackOff with the time of the next pull.
-	return m.fail(request, &Error{Reason: reason, Message: text, RetryAt: now, Err: err}, eventFailed)
+	return m.fail(request, &Error{Reason: reason, Message: message, RetryAt: now, Err: err}, eventFailed)
+}
+
+// describe returns the reason and the message of a failed pull. Runtimes name two reasons at the beginning of an error's text.
+func describe(image, text string) (reason, message string) {
+	for reason, cause := range map[string]string{
+		ReasonUnavailable:  "the registry is unavailable",
+		ReasonBadSignature: "the signature validation failed",
+	} {
+		if details, ok := strings.CutPrefix(text, reason); ok {
+			return reason, fmt.Sprintf("image pull failed for %s because %s%s", image, cause, details)
+		}
+	}
+	return ReasonPull, text
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	configv1 "k8s.io/kubelet/config/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -124,6 +125,9 @@ func validateOne(p *configv1.CredentialProvider) error {
 			return fmt.Errorf("matchImages: %q: want a host, optionally with a port and a path", pattern)
 		}
 	}
+	if p.TokenAttributes != nil && version != versions[0] {
+		return fmt.Errorf("tokenAttributes: programs of apiVersion %q get no token: want %s%s", p.APIVersion, callGroup, versions[0])
+	}
 	return validateToken(p.TokenAttributes)
 }
 
@@ -137,6 +141,9 @@ func validateToken(t *configv1.ServiceAccountTokenAttributes) error {
 			return fmt.Errorf("tokenAttributes: the annotation %q is listed twice", key)
 		}
 		seen[key] = true
+		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
+			return fmt.Errorf("tokenAttributes: no annotation has the key %q: %s", key, strings.Join(problems, "; "))
+		}
 	}
 	switch {
 	case t.ServiceAccountTokenAudience == "":

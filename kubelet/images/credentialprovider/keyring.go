@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	configv1 "k8s.io/kubelet/config/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	callv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/images"
@@ -29,10 +31,10 @@ type Config struct {
 
 // Deps are what a Keyring works with.
 type Deps struct {
-	// Account returns a service account, and Token a token that is bound to the Pod. Both may be nil if no provider has
-	// tokenAttributes.
+	// Account returns a service account, and Token a token of the Pod's account with the UID, which is bound to the Pod. Both may be nil if
+	// no provider has tokenAttributes.
 	Account func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
-	Token   func(ctx context.Context, pod *corev1.Pod, audience string) (string, error)
+	Token   func(ctx context.Context, pod *corev1.Pod, account types.UID, audience string) (string, error)
 	// OnRun, if set, is called after each run of a provider's program, with why it failed.
 	OnRun func(provider string, took time.Duration, err error)
 	// Clock may be nil.
@@ -69,68 +71,71 @@ func New(deps Deps, config Config) (*Keyring, error) {
 	return k, nil
 }
 
-// Credentials implements images.Keyring. It returns the credentials of all providers that match the image. If a
-// provider fails, it returns an error beside the credentials of the others.
+// Credentials implements images.Keyring. It returns the credentials of all providers that match the image, in the order of their keys. If
+// a provider fails, it returns an error beside the credentials of the others.
 func (k *Keyring) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]images.Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)
 	}
-	var all []images.Credential
+	var logins images.Logins
 	var errs []error
 	for _, p := range k.providers {
 		if !p.matches(named) {
 			continue
 		}
-		found, err := k.credentialsFrom(ctx, p, pod, named)
-		if err != nil {
+		if err := k.addLogins(ctx, &logins, p, pod, named); err != nil {
 			errs = append(errs, fmt.Errorf("credential provider %q: %w", p.config.Name, err))
 		}
-		all = append(all, found...)
 	}
-	return all, errors.Join(errs...)
+	return logins.For(named), errors.Join(errs...)
 }
 
-// credentialsFrom returns the credentials of one provider.
-func (k *Keyring) credentialsFrom(ctx context.Context, p *provider, pod *corev1.Pod, image reference.Named) ([]images.Credential, error) {
+// addLogins adds the logins of one provider.
+func (k *Keyring) addLogins(ctx context.Context, logins *images.Logins, p *provider, pod *corev1.Pod, image reference.Named) error {
 	req := request{image: image}
 	var source pullrecords.Source
 	if attributes := p.config.TokenAttributes; attributes != nil {
 		if pod.Spec.ServiceAccountName == "" {
 			if *attributes.RequireServiceAccount {
-				return nil, nil
+				return nil
 			}
 		} else {
 			account, err := k.deps.Account(ctx, pod.Namespace, pod.Spec.ServiceAccountName)
 			if err != nil {
-				return nil, fmt.Errorf("get service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err)
+				return fmt.Errorf("get service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err)
 			}
-			if req.annotations, err = requestedAnnotations(account, attributes); err != nil {
-				return nil, err
+			var wanted bool
+			if req.annotations, wanted = requestedAnnotations(account, attributes); !wanted {
+				return nil
 			}
 			req.account = account
 			req.token = func(ctx context.Context) (string, error) {
-				return k.deps.Token(ctx, pod, attributes.ServiceAccountTokenAudience)
+				return k.deps.Token(ctx, pod, account.UID, attributes.ServiceAccountTokenAudience)
 			}
 			source.ServiceAccount = &kubeletconfig.ImagePullServiceAccount{
 				UID: string(account.UID), Namespace: account.Namespace, Name: account.Name,
 			}
 		}
 	}
-	logins, err := p.logins(ctx, req)
+	auths, err := p.logins(ctx, req)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return images.MatchCredentials(logins, image, source), nil
+	for _, key := range slices.Sorted(maps.Keys(auths)) {
+		logins.Add(key, images.PasswordCredential(auths[key].Username, auths[key].Password, source))
+	}
+	return nil
 }
 
-// requestedAnnotations returns the annotations of the service account that the provider's configuration names.
-func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.ServiceAccountTokenAttributes) (map[string]string, error) {
+// requestedAnnotations returns the annotations of the service account that the provider's configuration names. It returns false if the
+// account lacks a required one: it is by these annotations that accounts ask for the provider.
+func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.ServiceAccountTokenAttributes) (map[string]string, bool) {
 	found := map[string]string{}
 	for _, key := range attributes.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok {
-			return nil, fmt.Errorf("service account %s/%s has no annotation %q", account.Namespace, account.Name, key)
+			return nil, false
 		}
 		found[key] = value
 	}
@@ -139,14 +144,5 @@ func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.S
 			found[key] = value
 		}
 	}
-	return found, nil
-}
-
-// loginsOf returns the logins of a response.
-func loginsOf(response *callv1.CredentialProviderResponse) map[string]images.Login {
-	logins := make(map[string]images.Login, len(response.Auth))
-	for pattern, auth := range response.Auth {
-		logins[pattern] = images.Login{Username: auth.Username, Password: auth.Password}
-	}
-	return logins
+	return found, true
 }

@@ -54,7 +54,7 @@ type provider struct {
 
 // cacheEntry is a response that may be used again until it expires.
 type cacheEntry struct {
-	logins  map[string]images.Login
+	logins  map[string]callv1.AuthConfig
 	expires time.Time
 }
 
@@ -76,7 +76,7 @@ func (p *provider) matches(image reference.Named) bool {
 }
 
 // logins returns the logins of a cached response, or of a new one.
-func (p *provider) logins(ctx context.Context, req request) (map[string]images.Login, error) {
+func (p *provider) logins(ctx context.Context, req request) (map[string]callv1.AuthConfig, error) {
 	select {
 	case <-p.lock:
 		defer func() { p.lock <- struct{}{} }()
@@ -96,18 +96,21 @@ func (p *provider) logins(ctx context.Context, req request) (map[string]images.L
 	if err != nil {
 		return nil, err
 	}
-	found := cacheEntry{logins: loginsOf(response), expires: now.Add(p.cacheTTL(response))}
+	found := cacheEntry{logins: response.Auth, expires: now.Add(p.cacheTTL(response))}
 	for key, old := range p.cache {
 		if !now.Before(old.expires) {
 			delete(p.cache, key)
 		}
 	}
-	// A response for one token only cannot be reused: the next request has its own token.
-	token := req.account != nil && p.config.TokenAttributes.CacheType == configv1.TokenServiceAccountTokenCacheType
-	if now.Before(found.expires) && !token {
+	if now.Before(found.expires) && !p.perToken(req) {
 		p.cache[account+imageCacheKey(response.CacheKeyType, req.image)] = found
 	}
 	return found.logins, nil
+}
+
+// perToken reports whether a response to the request is for its token only. It cannot be reused: the next request has its own token.
+func (p *provider) perToken(req request) bool {
+	return req.account != nil && p.config.TokenAttributes.CacheType == configv1.TokenServiceAccountTokenCacheType
 }
 
 // cacheTTL returns how long the response may be used.
@@ -146,11 +149,11 @@ func (p *provider) run(ctx context.Context, req request) (*callv1.CredentialProv
 		TypeMeta: metav1.TypeMeta{Kind: requestKind, APIVersion: p.config.APIVersion}, Image: req.image.Name(),
 	}
 	if req.account != nil {
-		token, err := req.token(ctx)
-		if err != nil {
+		var err error
+		if request.ServiceAccountToken, err = req.token(ctx); err != nil {
 			return nil, err
 		}
-		request.ServiceAccountToken, request.ServiceAccountAnnotations = token, req.annotations
+		request.ServiceAccountAnnotations = req.annotations
 	}
 	input, err := json.Marshal(request)
 	if err != nil {
@@ -170,7 +173,25 @@ func (p *provider) run(ctx context.Context, req request) (*callv1.CredentialProv
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w: %q", p.program, err, strings.TrimSpace(stderr.buffer.String()))
 	}
-	return p.parseResponse(&stdout)
+	response, err := p.parseResponse(&stdout)
+	if err != nil {
+		return nil, err
+	}
+	if token := request.ServiceAccountToken; token != "" && !p.perToken(req) && containsPassword(response.Auth, token) {
+		return nil, fmt.Errorf("its response has the service account's token as a password, which is of one Pod, and with "+
+			"tokenAttributes.cacheType %s other Pods of the account would use it: want cacheType %s",
+			p.config.TokenAttributes.CacheType, configv1.TokenServiceAccountTokenCacheType)
+	}
+	return response, nil
+}
+
+func containsPassword(auths map[string]callv1.AuthConfig, password string) bool {
+	for _, auth := range auths {
+		if auth.Password == password {
+			return true
+		}
+	}
+	return false
 }
 
 // parseResponse parses the program's output. No error contains the output: it contains a password.

@@ -24,7 +24,7 @@ type fixture struct {
 	dir      string
 	clock    *clocktesting.FakeClock
 	accounts map[string]*corev1.ServiceAccount
-	tokens   int
+	tokens   []types.UID       // accounts of the tokens
 	failed   map[string][]bool // of each provider, whether its runs failed
 	*credentialprovider.Keyring
 }
@@ -50,8 +50,8 @@ func newFixture(t *testing.T, providers string, programs map[string]string) *fix
 			}
 			return f.accounts[name], nil
 		},
-		Token: func(_ context.Context, pod *corev1.Pod, audience string) (string, error) {
-			f.tokens++
+		Token: func(_ context.Context, pod *corev1.Pod, account types.UID, audience string) (string, error) {
+			f.tokens = append(f.tokens, account)
 			return "token-of-" + pod.Spec.ServiceAccountName + "-for-" + audience, nil
 		},
 		Clock: f.clock,
@@ -115,7 +115,7 @@ func TestMatchingProvidersAreRun(t *testing.T) {
 			"host.example:5000":{"username":"port"}}`),
 		"second": respondWith(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"second","password":"p"}}`),
 	})
-	require.Equal(t, []string{"narrow", "wide", "second"}, f.users("", "reg.example/team/app:1"))
+	require.Equal(t, []string{"narrow", "second", "wide"}, f.users("", "reg.example/team/app:1"))
 	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
 		"image":"reg.example/team/app"}`, f.requests("first"))
 	env, err := os.ReadFile(filepath.Join(f.dir, "env"))
@@ -182,7 +182,7 @@ func TestTokens(t *testing.T) {
 		"serviceAccountAnnotations":{"role":"reader"}}`, f.requests("p"))
 	require.Equal(t, []string{"u of uid-a"}, f.users("a", "reg.example/other"))
 	require.Equal(t, 1, f.runs("p"))
-	require.Equal(t, 1, f.tokens, "a kept answer needs no token")
+	require.Equal(t, []types.UID{"uid-a"}, f.tokens, "of the account whose annotations the program gets, and a kept answer needs none")
 	require.Equal(t, []string{"u of uid-b"}, f.users("b", "reg.example/app"))
 	require.Equal(t, 2, f.runs("p"))
 	f.accounts["a"].Annotations["role"] = "writer"
@@ -190,9 +190,9 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, 3, f.runs("p"), "another role")
 
 	require.Empty(t, f.users("", "reg.example/app"), "a Pod without an account")
-	_, err := f.credentials("bare", "reg.example/app")
-	require.ErrorContains(t, err, `credential provider "p": service account ns/bare has no annotation "role"`)
-	_, err = f.credentials("gone", "reg.example/app")
+	require.Empty(t, f.users("bare", "reg.example/app"), "an account that does not ask for the provider")
+	require.Equal(t, 3, f.runs("p"))
+	_, err := f.credentials("gone", "reg.example/app")
 	require.ErrorContains(t, err, "no such account")
 }
 
@@ -209,6 +209,25 @@ func TestResponsesForOneTokenAreNotCached(t *testing.T) {
 		require.Equal(t, []string{"u"}, f.users("", "reg.example/app"), "it is asked without an account too")
 	}
 	require.Equal(t, 3, f.runs("p"))
+}
+
+// TestTokenAsPassword is refused where the response would be used for other Pods of the account, too: the token is of one Pod.
+func TestTokenAsPassword(t *testing.T) {
+	for cacheType, want := range map[string]string{"Token": "", "ServiceAccount": "has the service account's token as a password"} {
+		f := newFixture(t, one("p", withToken+"    cacheType: "+cacheType+"\n"), map[string]string{
+			"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u","password":"token-of-a-for-registry"}}`),
+		})
+		f.accounts["a"] = account("a", nil)
+		users, err := f.credentials("a", "reg.example/app")
+		if want == "" {
+			require.NoError(t, err)
+			require.Equal(t, []string{"u of uid-a"}, users)
+			continue
+		}
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "token-of-a")
+		require.Empty(t, users)
+	}
 }
 
 // TestBrokenPrograms uses programs that misbehave: the others' credentials are still returned, and no error contains a
@@ -267,6 +286,8 @@ func TestBadConfigurations(t *testing.T) {
 		"want Token or ServiceAccount":     header + one("p", fine+"  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true}\n"),
 		"is listed twice":                  header + one("p", withToken+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n    optionalServiceAccountAnnotationKeys: [a]\n"),
 		"require requireServiceAccount":    header + one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n"),
+		"programs of apiVersion":           header + strings.Replace(one("p", withToken+"    cacheType: Token\n"), "/v1", "/v1beta1", 1),
+		"no annotation has the key":        header + one("p", withToken+"    cacheType: Token\n    optionalServiceAccountAnnotationKeys: ['a b']\n"),
 		`kind "Pod" of "v1"`:               "apiVersion: v1\nkind: Pod\n",
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/statefile"
+	"github.com/berth-dev/berth/kubelet/images/imagename"
 )
 
 const (
@@ -65,7 +66,11 @@ func (m *Manager) load() error {
 		return err
 	}
 	for _, name := range intents {
-		m.intents[name] = &intent{uncertain: true}
+		key, err := m.adoptIntent(name)
+		if err != nil {
+			return err // the next call reads them again
+		}
+		m.intents[key] = &intent{uncertain: true}
 	}
 	for _, name := range records {
 		record, err := m.readRecord(name)
@@ -122,6 +127,33 @@ func (m *Manager) readRecord(name string) (*kubeletconfig.ImagePulledRecord, err
 		return nil, fmt.Errorf("read %q: it is the record of %q, whose file has another name", path, record.ImageRef)
 	}
 	return record, nil
+}
+
+// adoptIntent gives an intent the file that this kubelet's own intent for the image would have, and returns its name. Upstream's kubelet names the
+// image as the container does, perhaps without its registry and tag, and no image of the runtime has such a name. A damaged intent stays in
+// its file. The caller holds fileMu.
+func (m *Manager) adoptIntent(name string) (string, error) {
+	data, err := statefile.Read(filepath.Join(m.config.Dir, intentsDir, name), maxFileSize)
+	if statefile.IsPassing(err) {
+		return "", fmt.Errorf("read image pull intent: %w", err)
+	}
+	var found kubeletconfig.ImagePullIntent
+	if err != nil || json.Unmarshal(data, &found) != nil || found.Kind != kindIntent || fileName(found.Image) != name {
+		return name, nil
+	}
+	full := imagename.Full(found.Image)
+	key := fileName(full)
+	if key == name {
+		return name, nil
+	}
+	err = m.writeIntent(key, full)
+	if err == nil {
+		err = m.remove(intentsDir, name)
+	}
+	if err != nil {
+		m.deps.Logger.Warn("failed to rename an image pull intent of another kubelet", "image", found.Image, "error", err)
+	}
+	return key, nil
 }
 
 func (m *Manager) writeIntent(key, image string) error {

@@ -133,7 +133,7 @@ func (m *Manager) PullSucceeded(image, id string, source Source) {
 	key := fileName(imagename.Full(image))
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	if err := m.updateRecord(imagename.Repository(image), id, &source); err != nil {
+	if err := m.updateRecord(mappingKey(image), id, &source); err != nil {
 		// The intent is kept, so that the next process counts the image as pulled too.
 		m.deps.Logger.Warn("failed to record the credentials of an image pull; Pods may have to pull it again",
 			"image", image, "error", err)
@@ -203,27 +203,27 @@ func (m *Manager) decrement(key string) int {
 	return found.active
 }
 
-// updateRecord adds the source to the image's record; without a source it only ensures that there is a record. A record that
+// updateRecord adds the source to the image's record under the mapping's key; without a source it only ensures that there is a record. A record that
 // stays as it is counts as updated, too: a list of images requested before must not remove it. The caller holds fileMu.
-func (m *Manager) updateRecord(name, id string, source *Source) error {
-	key := fileName(id)
+func (m *Manager) updateRecord(key, id string, source *Source) error {
+	file := fileName(id)
 	m.mu.Lock()
-	old, known := m.records[key]
+	old, known := m.records[file]
 	m.mu.Unlock()
 	if known && old == nil {
-		if err := m.keepDamaged(key); err != nil {
+		if err := m.keepDamaged(file); err != nil {
 			return err
 		}
 	}
-	next, changed := mergeSource(old, name, id, source)
+	next, changed := mergeSource(old, key, id, source)
 	next.LastUpdatedTime.Time = m.deps.Clock.Now()
 	m.mu.Lock()
-	m.records[key] = next // valid for this process even if writing it fails
+	m.records[file] = next // valid for this process even if writing it fails
 	m.mu.Unlock()
 	if !changed {
 		return nil
 	}
-	return m.writeRecord(key, next)
+	return m.writeRecord(file, next)
 }
 
 // Allowed reports whether the Pod may use the present image, named as in the container, whose id is id. podSources,
@@ -247,12 +247,11 @@ func (m *Manager) evaluate(image, id string, podSources func() []Source) (allowe
 	if !pulled && m.policy.kind == kubeletconfig.NeverVerifyPreloadedImages {
 		return true, ResultPolicyAllowed, nil // the common case: it parses no name
 	}
-	name := imagename.Repository(image)
-	if !m.policy.requiresCredentials(name, pulled) {
+	if !m.policy.requiresCredentials(imagename.Repository(image), pulled) {
 		return true, ResultPolicyAllowed, nil
 	}
-	known, ok := credentialsFor(record, name)
-	if ok && known.NodePodsAccessible {
+	known := credentialsFor(record, image)
+	if known.NodePodsAccessible {
 		return true, ResultRecordFound, nil
 	}
 	if len(known.KubernetesSecrets) == 0 && len(known.KubernetesServiceAccounts) == 0 {
@@ -262,7 +261,7 @@ func (m *Manager) evaluate(image, id string, podSources func() []Source) (allowe
 		if !matchesAny(known, source) {
 			continue
 		}
-		m.addRenewedSecret(name, id, known, source)
+		m.addRenewedSecret(image, id, known, source)
 		return true, ResultRecordFound, nil
 	}
 	return false, ResultMustAuthenticate, nil
@@ -280,13 +279,13 @@ func (m *Manager) lookup(image, id string) (record *kubeletconfig.ImagePulledRec
 
 // addRenewedSecret adds a Secret that matched under another name or with other content to the record, so that its next
 // change is recognised too. It does nothing if the record has very many.
-func (m *Manager) addRenewedSecret(name, id string, known kubeletconfig.ImagePullCredentials, source Source) {
+func (m *Manager) addRenewedSecret(image, id string, known kubeletconfig.ImagePullCredentials, source Source) {
 	if source.Secret == nil || len(known.KubernetesSecrets) >= maxRenewedSecrets || containsSecret(known.KubernetesSecrets, *source.Secret) {
 		return
 	}
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	if err := m.updateRecord(name, id, &source); err != nil {
-		m.deps.Logger.Warn("failed to record a renewed image pull Secret", "image", name, "error", err)
+	if err := m.updateRecord(mappingKey(image), id, &source); err != nil {
+		m.deps.Logger.Warn("failed to record a renewed image pull Secret", "image", image, "error", err)
 	}
 }

@@ -273,22 +273,6 @@ func TestDamagedRecordStaysUnusable(t *testing.T) {
 	})
 }
 
-// TestAnotherKubeletsFiles takes over the files of upstream's kubelet, in the older API version.
-func TestAnotherKubeletsFiles(t *testing.T) {
-	f := newFixture(t, pullrecords.Config{})
-	f.pull(image, secret("a", "mine", "h"))
-	path := filepath.Join(f.dir, "pulled", f.files("pulled")[0])
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",
-		"lastUpdatedTime":"2001-09-09T01:46:40Z","imageRef":"sha256:aaaa","credentialMapping":{"reg.example/team/app":
-		{"kubernetesSecrets":[{"uid":"amine","namespace":"a","name":"mine","credentialHash":"h"}]}}}`, string(data))
-	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(data), "v1beta1", "v1alpha1", 1)), 0o600))
-	f.restart()
-	require.True(t, f.may(image, secret("a", "mine", "h")))
-	require.False(t, f.may(image))
-}
-
 func TestRecordsGoWithTheirImages(t *testing.T) {
 	f := newFixture(t, pullrecords.Config{})
 	f.pull(image, secret("a", "mine", "h"))

@@ -21,7 +21,7 @@ func MemoryAvailable() (int64, error) {
 	const root = "/sys/fs/cgroup/memory"
 	text, err := os.ReadFile(filepath.Join(root, "memory.usage_in_bytes"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return (info["MemFree"] + info["Inactive(file)"]) << 10, nil
+		return (info["MemFree"] + info["Inactive(file)"] + info["SReclaimable"]) << 10, nil
 	}
 	if err != nil {
 		return 0, err

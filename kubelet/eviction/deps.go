@@ -43,7 +43,7 @@ type Deps struct {
 	Pods    Pods
 	// Usage measures what the Pods use; with disk also their disks.
 	Usage func(ctx context.Context, disk bool) (Usage, error)
-	// RemoveImages removes all images that no container uses; nil removes none.
+	// RemoveImages removes the images that no container uses, but for very new ones; nil removes none.
 	RemoveImages func(ctx context.Context) error
 	// Pressure is set to the current shortage, and OnPressure is called after it has changed. It must not block.
 	Pressure   *Pressure

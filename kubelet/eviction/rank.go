@@ -59,10 +59,15 @@ func priority(pod *corev1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// request returns how much of the signal's resource the Pod requests. Inodes and process IDs cannot be requested.
+// request returns how much of the signal's resource the Pod requests. Inodes and process IDs cannot be requested. The overhead of its
+// RuntimeClass counts for a Pod that requests something: it is no request of a Pod that is content with what is left.
 func request(signal Signal, pod *corev1.Pod) int64 {
-	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	quantity := requests[signal.resource()]
+	name := signal.resource()
+	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})[name]
+	if quantity.IsZero() {
+		return 0
+	}
+	quantity.Add(pod.Spec.Overhead[name])
 	return quantity.Value()
 }
 

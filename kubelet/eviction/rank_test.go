@@ -45,6 +45,12 @@ func stats(memory, processes, layer, logs, volume uint64) *statsapi.PodStats {
 	}
 }
 
+// withOverhead adds the overhead of a RuntimeClass.
+func withOverhead(p *corev1.Pod) *corev1.Pod {
+	p.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10Mi")}
+	return p
+}
+
 func TestRank(t *testing.T) {
 	one, images := Layout{}, Layout{Images: true}
 	for name, test := range map[string]struct {
@@ -65,6 +71,10 @@ func TestRank(t *testing.T) {
 		"then the usage above the request": {
 			AllocatableMemoryAvailable, one, []*corev1.Pod{pod("much", 0, "90Mi", ""), pod("more", 0, "", "")},
 			Usage{"much": stats(100<<20, 1, 0, 0, 0), "more": stats(20<<20, 1, 0, 0, 0)}, []string{"more", "much"},
+		},
+		"overhead is no request by itself": {
+			MemoryAvailable, one, []*corev1.Pod{withOverhead(pod("below", 0, "10Mi", "")), withOverhead(pod("above", 9, "", ""))},
+			Usage{"below": stats(15<<20, 1, 0, 0, 0), "above": stats(5<<20, 1, 0, 0, 0)}, []string{"above", "below"},
 		},
 		"a Pod that cannot be measured first": {
 			MemoryAvailable, one, []*corev1.Pod{pod("known", 0, "", ""), pod("unknown", 10, "", "")},

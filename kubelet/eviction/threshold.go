@@ -55,7 +55,7 @@ type Config struct {
 	// Hard, Soft and MinimumReclaim are amounts or percentages by signal, SoftGracePeriod are durations. A nil Hard means
 	// DefaultHard; an empty one means no hard thresholds.
 	Hard, Soft, SoftGracePeriod, MinimumReclaim map[string]string
-	// PressureTransitionPeriod is how long a condition of the Node outlasts its cause; 5 min if zero.
+	// PressureTransitionPeriod is how long a condition of the Node outlasts its cause; 5 min if zero, not at all if negative.
 	PressureTransitionPeriod time.Duration
 	// MaxPodGracePeriod bounds the grace period, in seconds, of a Pod that a soft threshold evicts; a negative one does not.
 	MaxPodGracePeriod int64

@@ -73,7 +73,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	NewCredentialProviders(registry, "sha256:0").Ran("vault", time.Second, errors.New("no access"))
 	RegisterPullRecords(registry, func() (int, int) { return 1, 2 })
 	requests := server.NewRequestMetrics(registry, clock.RealClock{}).Instrument("readwrite", http.NotFoundHandler())
-	for _, path := range []string{"/pods/", "/made/up"} {
+	for _, path := range []string{"/pods/", "/made/up", "/metrics", "/metrics/cadvisor", "/metrics/made/up", "/metrics/processes/proxy"} {
 		requests.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
 	}
 	InstrumentAdmitter(registry, outOfCPU).Admit(nil, nil)
@@ -152,7 +152,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, []string{"other", "pods"}, paths, "a client cannot add label values")
+	require.Equal(t, []string{"metrics", "metrics/cadvisor", "metrics/processes", "other", "pods"}, paths, "a client cannot add label values")
 	require.Equal(t, []string{"N/A", "0-10MB", "10MB-100MB", "GT100GB"},
 		[]string{sizeClass(0), sizeClass(10 << 20), sizeClass(10<<20 + 1), sizeClass(101 << 30)})
 	require.Equal(t, map[string]float64{"": 0, "true": 1}, values(t, registry, "kubelet_active_pods"), "one has terminated")

@@ -9,7 +9,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
-	"github.com/berth-dev/berth/kubelet/resources/claims"
 	"github.com/berth-dev/berth/kubelet/resources/devices"
 )
 
@@ -17,7 +16,7 @@ import (
 // nothing. A *rejection.Error says that the container can never start.
 func (m *Manager) PrepareContainer(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*devices.Options, error) {
 	out, err := m.devices.Prepare(ctx, pod, c)
-	if err != nil || !claims.Used(pod) {
+	if err != nil || !podutil.HasClaims(pod) {
 		return out, err
 	}
 	if err := m.claims.Recover(ctx, pod.UID); err != nil {
@@ -45,7 +44,7 @@ func (m *Manager) PreparePod(ctx context.Context, pod *corev1.Pod) error {
 		return err
 	}
 	m.devices.AllocateAhead(pod)
-	if !claims.Used(pod) {
+	if !podutil.HasClaims(pod) {
 		return nil
 	}
 	return m.claims.Prepare(ctx, pod)
@@ -59,6 +58,9 @@ func (m *Manager) UnpreparePod(ctx context.Context, uid types.UID) error {
 // Manages reports whether a resource is a device plugin's, so that Admit rejects Pods for which there are too few devices. It says more
 // than a count does: which are free, and that those that an earlier process has given to a Pod are not healthy.
 func (m *Manager) Manages(name corev1.ResourceName) bool { return m.devices.Manages(string(name)) }
+
+// First reports whether this is the first kubelet of the machine: no device plugin has registered before.
+func (m *Manager) First() bool { return m.devices.First() }
 
 // Devices returns how many devices of each resource the node has, and how many of them containers may get.
 func (m *Manager) Devices() (capacity, allocatable corev1.ResourceList) { return m.devices.Resources() }

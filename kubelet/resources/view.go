@@ -5,6 +5,7 @@ import (
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/cpuset"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/resources/claims"
 	"github.com/berth-dev/berth/kubelet/resources/devices"
 	"github.com/berth-dev/berth/kubelet/resources/memory"
@@ -26,7 +27,7 @@ func (m *Manager) ContainerResources(pod *corev1.Pod, c *corev1.Container) *podr
 	if cpus, exclusive := m.cpus.Of(uid, c.Name); exclusive {
 		out.CpuIds = cpuIDs(cpus)
 	}
-	if claims.Used(pod) {
+	if podutil.HasClaims(pod) {
 		out.DynamicResources = dynamicResources(m.claims.Of(pod, c))
 	}
 	return out
@@ -77,7 +78,7 @@ func dynamicResources(list []claims.Device) []*podresourcesapi.DynamicResource {
 			out = append(out, &podresourcesapi.DynamicResource{ClaimName: d.Claim, ClaimNamespace: d.Namespace})
 		}
 		last := out[len(out)-1]
-		of := &podresourcesapi.ClaimResource{DriverName: d.Driver, PoolName: d.Pool, DeviceName: d.Device}
+		of := &podresourcesapi.ClaimResource{DriverName: d.Driver, PoolName: d.Pool, DeviceName: d.Device, ShareId: (*string)(d.ShareID)}
 		for _, id := range d.CDIDevices {
 			of.CdiDevices = append(of.CdiDevices, &podresourcesapi.CDIDevice{Name: id})
 		}

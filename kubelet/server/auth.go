@@ -73,7 +73,7 @@ type AuthConfig struct {
 	// NoTokens rejects bearer tokens. AllowAll allows each caller everything.
 	NoTokens, AllowAll bool
 	// TokenTTL is how long the review of a token is valid, 2 min if zero; AllowedTTL that of a permission, 5 min if zero, and
-	// DeniedTTL that of a denial, 30 s if zero.
+	// DeniedTTL that of a denial, 30 s if zero. With a negative one each request is reviewed.
 	TokenTTL, AllowedTTL, DeniedTTL time.Duration
 }
 

@@ -144,6 +144,12 @@ func (q *logQuery) journalctlArgs(services []string) []string {
 	return args
 }
 
+// matchesNothing reports whether journalctl's error is that no entry has the pattern, which its output says.
+func (q *logQuery) matchesNothing(err error) bool {
+	var exit *exec.ExitError
+	return q.pattern != "" && errors.As(err, &exit) && exit.ExitCode() == 1
+}
+
 // logHandler serves the machine's logs at /logs/.
 type logHandler struct {
 	dir        string // directory of the files
@@ -218,7 +224,7 @@ func (l *logHandler) writeJournal(w http.ResponseWriter, r *http.Request, q *log
 	if len(native) > 0 {
 		cmd := exec.CommandContext(ctx, l.journalctl, q.journalctlArgs(native)...)
 		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Run(); err != nil && r.Context().Err() == nil {
+		if err := cmd.Run(); err != nil && r.Context().Err() == nil && !q.matchesNothing(err) {
 			fmt.Fprintf(out, "\nerror: journalctl failed: %v\n", err)
 		}
 	}

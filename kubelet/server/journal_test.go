@@ -12,10 +12,15 @@ import (
 	"github.com/berth-dev/berth/kubelet/server"
 )
 
-// journalctl writes a journalctl program that knows one service and prints its arguments.
+// journalctl is a journalctl program that knows one service and prints its arguments. As the real one, it fails if no entry has the pattern,
+// or if there was no such boot.
 const journalctl = `#!/bin/sh
 if [ "$1" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi
 for arg; do echo "<$arg>"; done
+case "$*" in
+*--grep=absent*) exit 1;;
+*--boot=-9*) exit 1;;
+esac
 `
 
 func withLogs(t *testing.T, query bool) *fixture {
@@ -39,6 +44,7 @@ func TestLogQuery(t *testing.T) {
 		"query=known&tailLines=5&boot=-1&pattern=" + url.QueryEscape("a|--x"): {"<--lines=5>", "<--boot=-1>", "<--grep=a|--x>"},
 		"query=known&sinceTime=2020-01-02T03:04:05%2B01:00&untilTime=2020-02-02T03:04:05Z": {
 			"<--since=2020-01-02 02:04:05 UTC>", "<--until=2020-02-02 03:04:05 UTC>"},
+		"query=known&boot=-9":                    {"error: journalctl failed: exit status 1"},
 		"query=plain":                            {"of plain"},
 		"query=nested":                           {"of nested"},
 		"query=known&query=plain":                {"<--unit=known>", "of plain"},
@@ -66,9 +72,12 @@ func TestLogQuery(t *testing.T) {
 		require.Equal(t, want, code, query+": "+body)
 		require.NotContains(t, body, "top secret")
 	}
+	_, body := f.do(t, "admin", "GET", "/logs/?query=known&pattern=absent")
+	require.Contains(t, body, "<--grep=absent>")
+	require.NotContains(t, body, "error", "no entry has the pattern")
 	code, _ := f.do(t, "admin", "GET", "/logs/plain.log?query=known")
 	require.Equal(t, 406, code)
-	code, body := f.do(t, "admin", "GET", "/logs/plain.log")
+	code, body = f.do(t, "admin", "GET", "/logs/plain.log")
 	require.Equal(t, 200, code)
 	require.Equal(t, "of plain", body)
 }

@@ -30,7 +30,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	out := &countingWriter{w: flushwriter.Wrap(w)}
+	out := &responseWriter{w: flushwriter.Wrap(w)}
 	stdout, stderr := io.Writer(out), io.Writer(out)
 	switch streamOf(opts) {
 	case corev1.LogStreamStdout:
@@ -41,7 +41,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	err = s.deps.Host.ContainerLogs(r.Context(), pod, container, opts, stdout, stderr)
 	switch {
 	case err == nil || r.Context().Err() != nil:
-	case out.n > 0: // the status has been sent
+	case out.begun: // the status has been sent
 		s.logger.Info("failed to send the rest of a container log", "pod", pod.Namespace+"/"+pod.Name, "container", container, "error", err)
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -50,16 +50,15 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// countingWriter counts written bytes.
-type countingWriter struct {
-	w io.Writer
-	n int64
+// responseWriter notes that a response has begun, which is by an empty write, too.
+type responseWriter struct {
+	w     io.Writer
+	begun bool
 }
 
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
+func (r *responseWriter) Write(p []byte) (int, error) {
+	r.begun = true
+	return r.w.Write(p)
 }
 
 func streamOf(opts *corev1.PodLogOptions) string {

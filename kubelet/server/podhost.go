@@ -117,7 +117,24 @@ func (h *PodHost) ContainerLogs(ctx context.Context, pod *corev1.Pod, container 
 	if err != nil {
 		return fmt.Errorf("find log of container %q: %w", container, err)
 	}
+	if opts.Follow {
+		beginResponse(resp.Status.LogPath, stdout, stderr)
+	}
 	return logs.Read(ctx, resp.Status.LogPath, options, stdout, stderr)
+}
+
+// beginResponse writes nothing to the caller of a log that can be read, which begins the response: most clients wait for that before they return
+// to the user, and the container may be silent for long.
+func beginResponse(path string, outputs ...io.Writer) {
+	if _, err := os.Stat(path); err != nil {
+		return // the response is an error
+	}
+	for _, out := range outputs {
+		if out != nil {
+			_, _ = out.Write(nil) // if it fails, so does the next one
+			return
+		}
+	}
 }
 
 // Checkpoint implements Host.

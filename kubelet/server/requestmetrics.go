@@ -19,13 +19,15 @@ type RequestMetrics struct {
 }
 
 var (
-	// knownPaths are the first path elements with a label of their own; all others share one.
+	// knownPaths are the beginnings of paths with a label of their own; all others share one.
 	knownPaths = []string{
-		"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "livez", "logs", "metrics", "pods",
-		"portForward", "run", "runningpods", "stats", "statusz",
+		"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "livez", "logs", "metrics",
+		"metrics/cadvisor", "metrics/probes", "metrics/processes", "metrics/resource", "metrics/slis", "pods", "portForward", "run",
+		"runningpods", "stats", "statusz",
 	}
 	knownMethods = []string{
-		http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPatch, http.MethodPost, http.MethodPut,
+		http.MethodConnect, http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost, http.MethodPut,
+		http.MethodTrace,
 	}
 	// longRunningPaths are those whose requests last as long as the caller wants.
 	longRunningPaths = []string{"attach", "debug", "exec", "portForward"}
@@ -39,7 +41,7 @@ func NewRequestMetrics(registry prometheus.Registerer, clock clock.PassiveClock)
 	r := &RequestMetrics{
 		clock: clock,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_http_requests_total", Help: "Requests received, by the first element of their path.",
+			Name: "kubelet_http_requests_total", Help: "Requests received, by the beginning of their path.",
 		}, labels),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubelet_http_inflight_requests", Help: "Requests in progress.",
@@ -60,7 +62,7 @@ func (r *RequestMetrics) Instrument(kind string, next http.Handler) http.Handler
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		path, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+		path := beginning(req.URL.Path)
 		long := strconv.FormatBool(slices.Contains(longRunningPaths, path))
 		labels := []string{knownOrOther(req.Method, knownMethods), knownOrOther(path, knownPaths), kind, long}
 		start := r.clock.Now()
@@ -72,6 +74,16 @@ func (r *RequestMetrics) Instrument(kind string, next http.Handler) http.Handler
 		}()
 		next.ServeHTTP(w, req)
 	})
+}
+
+// beginning returns the first element of a path, and the first two of those below metrics, whose costs differ.
+func beginning(path string) string {
+	first, rest, more := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if first != "metrics" || !more {
+		return first
+	}
+	second, _, _ := strings.Cut(rest, "/")
+	return first + "/" + second
 }
 
 // knownOrOther returns the label of a value.

@@ -245,6 +245,18 @@ func TestFollowedLogArrivesLineByLineAndEndsWithServer(t *testing.T) {
 	f.stop()
 }
 
+// A failure after the response has begun cannot change its status, and is no part of the log.
+func TestLogThatFailsAfterItsBeginning(t *testing.T) {
+	f := start(t)
+	f.host.logs = func(_ context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+		_, _ = stdout.Write(nil)
+		return errors.New("input/output error")
+	}
+	code, body := f.do(t, "admin", "GET", "/containerLogs/ns/web/app?follow=true")
+	require.Equal(t, http.StatusOK, code)
+	require.Empty(t, body)
+}
+
 func TestDebuggingDisabled(t *testing.T) {
 	f := start(t, func(c *server.Config, _ *server.Deps) { c.DisableDebugging = true })
 	for _, path := range []string{

@@ -265,7 +265,10 @@ func TestPodPressureFromCgroup(t *testing.T) {
 // cgroup is gone.
 func TestSwapFromCgroup(t *testing.T) {
 	container := func(id string, swap *runtimeapi.SwapUsage) *runtimeapi.ContainerStats {
-		return &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: id}}, Swap: swap}
+		return &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: id}},
+			Cpu:        &runtimeapi.CpuUsage{}, Swap: swap,
+		}
 	}
 	runtime := &runtimeWithoutPSI{containers: []*runtimeapi.ContainerStats{
 		container("plain", nil), container("scope", nil), container("gone", nil),

@@ -31,7 +31,7 @@ func (p *Provider) overrideNode(s *statsapi.NodeStats, now time.Time, cpuAndMemo
 	if err != nil {
 		return fmt.Errorf("read the machine's memory: %w", err)
 	}
-	p.apply(found, s.CPU, s.Memory)
+	apply(found, s.CPU, s.Memory)
 	if found.Memory != nil {
 		available := info.MemoryCapacity - min(found.Memory.WorkingSet, info.MemoryCapacity)
 		s.Memory.AvailableBytes = &available
@@ -71,7 +71,7 @@ func (p *Provider) latest(name string) (*v2.ContainerStats, error) {
 }
 
 // apply replaces the usage of CPU and memory by a measurement.
-func (p *Provider) apply(found *v2.ContainerStats, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats) {
+func apply(found *v2.ContainerStats, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats) {
 	at := metav1.NewTime(found.Timestamp)
 	if found.Cpu != nil {
 		cpu.Time, cpu.UsageCoreNanoSeconds = at, &found.Cpu.Usage.Total

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
@@ -51,40 +52,45 @@ func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
 	})
 }
 
-// resourceMetrics converts a summary to metrics.
+// resourceMetrics converts a summary to metrics. Each has the time at which it was measured: metrics-server computes rates with it.
 func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
-	send := func(desc *prometheus.Desc, kind prometheus.ValueType, n *uint64, unit float64, labels ...string) {
-		if n != nil {
-			out <- prometheus.MustNewConstMetric(desc, kind, float64(*n)*unit, labels...)
+	send := func(at metav1.Time, desc *prometheus.Desc, kind prometheus.ValueType, n *uint64, unit float64, labels ...string) {
+		if n == nil {
+			return
 		}
+		metric := prometheus.MustNewConstMetric(desc, kind, float64(*n)*unit, labels...)
+		if at.Unix() > 0 { // a runtime may not know it
+			metric = prometheus.NewMetricWithTimestamp(at.Time, metric)
+		}
+		out <- metric
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	node := &summary.Node
-	send(nodeCPU, counter, node.CPU.UsageCoreNanoSeconds, 1e-9)
-	send(nodeMemory, gauge, node.Memory.WorkingSetBytes, 1)
-	send(nodeSwap, gauge, node.Swap.SwapUsageBytes, 1)
+	send(node.CPU.Time, nodeCPU, counter, node.CPU.UsageCoreNanoSeconds, 1e-9)
+	send(node.Memory.Time, nodeMemory, gauge, node.Memory.WorkingSetBytes, 1)
+	send(node.Swap.Time, nodeSwap, gauge, node.Swap.SwapUsageBytes, 1)
 	for i := range summary.Pods {
 		s := &summary.Pods[i]
 		if s.CPU != nil {
-			send(podCPU, counter, s.CPU.UsageCoreNanoSeconds, 1e-9, s.PodRef.Name, s.PodRef.Namespace)
+			send(s.CPU.Time, podCPU, counter, s.CPU.UsageCoreNanoSeconds, 1e-9, s.PodRef.Name, s.PodRef.Namespace)
 		}
 		if s.Memory != nil {
-			send(podMemory, gauge, s.Memory.WorkingSetBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
+			send(s.Memory.Time, podMemory, gauge, s.Memory.WorkingSetBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
 		}
 		if s.Swap != nil {
-			send(podSwap, gauge, s.Swap.SwapUsageBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
+			send(s.Swap.Time, podSwap, gauge, s.Swap.SwapUsageBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
 		}
 		for _, c := range s.Containers {
 			labels := []string{c.Name, s.PodRef.Name, s.PodRef.Namespace}
 			if c.CPU != nil {
-				send(containerCPU, counter, c.CPU.UsageCoreNanoSeconds, 1e-9, labels...)
+				send(c.CPU.Time, containerCPU, counter, c.CPU.UsageCoreNanoSeconds, 1e-9, labels...)
 			}
 			if c.Memory != nil {
-				send(containerMemory, gauge, c.Memory.WorkingSetBytes, 1, labels...)
+				send(c.Memory.Time, containerMemory, gauge, c.Memory.WorkingSetBytes, 1, labels...)
 			}
 			if c.Swap != nil {
-				send(containerSwap, gauge, c.Swap.SwapUsageBytes, 1, labels...)
-				send(containerSwapMax, gauge, swapLimit(c.Swap), 1, labels...)
+				send(c.Swap.Time, containerSwap, gauge, c.Swap.SwapUsageBytes, 1, labels...)
+				send(c.Swap.Time, containerSwapMax, gauge, swapLimit(c.Swap), 1, labels...)
 			}
 			if !c.StartTime.IsZero() {
 				out <- prometheus.MustNewConstMetric(containerStarted, gauge, float64(c.StartTime.Unix()), labels...)

@@ -30,7 +30,8 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	}
 	now := p.deps.Clock.Now()
 	total, usage := info["MemTotal"]<<10, (info["MemTotal"]-min(info["MemFree"], info["MemTotal"]))<<10
-	working := usage - min(info["Inactive(file)"]<<10, usage)
+	// As the eviction manager, it leaves out what the kernel frees when it is needed.
+	working := usage - min((info["Inactive(file)"]+info["SReclaimable"])<<10, usage)
 	available, rss := total-min(working, total), info["AnonPages"]<<10
 	s := &statsapi.NodeStats{
 		NodeName: p.config.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),

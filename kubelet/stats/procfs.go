@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,7 +80,16 @@ func ioStats(in *runtimeapi.IoUsage) *statsapi.IOStats {
 	return &statsapi.IOStats{Time: timestamp(in.Timestamp), PSI: psiStats(in.Psi)}
 }
 
-// networkStats returns the traffic of the machine's interfaces; the default one is that of the default route.
+// linksOfContainers are how the names of the interfaces on the node's side of containers' links, and of the bridges of Docker, begin. What
+// they carry is the traffic of containers, which has passed another interface of the node, or never leaves it.
+var linksOfContainers = []string{"veth", "docker", "nerdctl"}
+
+// isOwnInterface reports whether an interface is the node's own, as cAdvisor has it.
+func isOwnInterface(name string) bool {
+	return name != "lo" && !slices.ContainsFunc(linksOfContainers, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// networkStats returns the traffic of the machine's own interfaces; the default one is that of the default route.
 func (p *Provider) networkStats(now time.Time) *statsapi.NetworkStats {
 	data, err := os.ReadFile(filepath.Join(p.config.Proc, "net/dev"))
 	if err != nil {
@@ -92,7 +102,7 @@ func (p *Provider) networkStats(now time.Time) *statsapi.NetworkStats {
 		name = strings.TrimSpace(name)
 		// Received bytes, packets, errors and five others, then sent bytes, packets, errors …
 		numbers := strings.Fields(rest)
-		if !ok || len(numbers) < 11 || name == "lo" {
+		if !ok || len(numbers) < 11 || !isOwnInterface(name) {
 			continue
 		}
 		one := statsapi.InterfaceStats{

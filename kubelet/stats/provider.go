@@ -120,8 +120,12 @@ func New(deps Deps, config Config) (*Provider, error) {
 	return &Provider{config: config, deps: deps}, nil
 }
 
-// volumesTimeout bounds the measurement of all volumes for one summary. Volumes that are not measured by then are omitted.
-const volumesTimeout = 5 * time.Second
+const (
+	// volumesTimeout bounds the measurement of all volumes for one summary. Volumes that are not measured by then are omitted.
+	volumesTimeout = 5 * time.Second
+	// podsAtOnce is of how many Pods the volumes are measured at once, so that one whose file server does not respond delays no others.
+	podsAtOnce = 16
+)
 
 // Summary returns the content of /stats/summary, with cpuAndMemory restricted to CPU and memory.
 func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error) {
@@ -147,7 +151,8 @@ func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Su
 	return summary, nil
 }
 
-// allPodStats returns the usage of all running Pods.
+// allPodStats returns the usage of all running Pods, and of their containers that run. Who reads them takes a container without CPU time or
+// memory for one that is not measured completely, as metrics-server does, which then leaves out the Pod.
 func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodStats, error) {
 	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	if err != nil {
@@ -157,18 +162,21 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 	for _, pod := range p.deps.Pods() {
 		known[pod.UID] = pod
 	}
-	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
-	defer cancel()
+	var volumes [][]statsapi.VolumeStats
+	if !cpuAndMemory {
+		volumes = p.allVolumeStats(ctx, resp.Stats, known)
+	}
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
 	p.podRates.keepOnly(resp.Stats)
-	for _, sandbox := range resp.Stats {
+	for i, sandbox := range resp.Stats {
 		meta := sandbox.GetAttributes().GetMetadata()
 		pod := known[types.UID(meta.GetUid())]
 		s := p.podStats(sandbox, pod, cpuAndMemory)
 		if !cpuAndMemory {
-			s.VolumeStats = p.volumeStats(ctx, pod)
+			s.VolumeStats = volumes[i]
 			s.EphemeralStorage = p.ephemeralStats(&s, pod)
 		}
+		s.Containers = slices.DeleteFunc(s.Containers, hasEnded(sandbox, pod))
 		out = append(out, s)
 	}
 	return out, nil
@@ -219,20 +227,6 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	return s
 }
 
-// newest returns the last container of each name, in their order: a runtime may list those that ended before it, until they are removed.
-func newest(all []*runtimeapi.ContainerStats) []*runtimeapi.ContainerStats {
-	last := map[string]*runtimeapi.ContainerStats{}
-	for _, c := range all {
-		meta := c.GetAttributes().GetMetadata()
-		if before := last[meta.GetName()]; before == nil || before.GetAttributes().GetMetadata().GetAttempt() < meta.GetAttempt() {
-			last[meta.GetName()] = c
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(c *runtimeapi.ContainerStats) bool {
-		return last[c.GetAttributes().GetMetadata().GetName()] != c
-	})
-}
-
 // startTime returns the start time of the Pod's container from its status.
 func startTime(pod *corev1.Pod, name string) metav1.Time {
 	if pod == nil {
@@ -242,6 +236,25 @@ func startTime(pod *corev1.Pod, name string) metav1.Time {
 		return s.State.Running.StartedAt
 	}
 	return metav1.Time{}
+}
+
+// allVolumeStats returns the usage of the volumes of all Pods, in the order of their sandboxes.
+func (p *Provider) allVolumeStats(ctx context.Context, sandboxes []*runtimeapi.PodSandboxStats, known map[types.UID]*corev1.Pod,
+) [][]statsapi.VolumeStats {
+	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
+	defer cancel()
+	out := make([][]statsapi.VolumeStats, len(sandboxes))
+	var group errgroup.Group
+	group.SetLimit(podsAtOnce)
+	for i, sandbox := range sandboxes {
+		uid := sandbox.GetAttributes().GetMetadata().GetUid()
+		group.Go(contain.Func("stats.volumes", uid, func() error {
+			out[i] = p.volumeStats(ctx, known[types.UID(uid)])
+			return nil
+		}))
+	}
+	_ = group.Wait() // the functions above return nil
+	return out
 }
 
 // volumeStats returns the usage of a Pod's volumes. What cannot be measured is omitted.

@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,7 +74,7 @@ func (volumes) LocalUsage(context.Context, types.UID) (map[string]diskusage.Usag
 func provider(t *testing.T, runtime *runtime, clock *clocktesting.FakeClock) (*stats.Provider, string) {
 	proc := t.TempDir()
 	write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\ncpu0 1 2 3\nbtime 1700000000\n")
-	write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n")
+	write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 60 kB\nSReclaimable: 40 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n")
 	started := metav1.NewTime(time.Unix(1700000100, 0))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
@@ -147,6 +149,18 @@ func TestResourceMetrics(t *testing.T) {
 		"pod_cpu_usage_seconds_total": 3, "pod_memory_working_set_bytes": 77, "container_cpu_usage_seconds_total": 3,
 		"container_memory_working_set_bytes": 77, "container_start_time_seconds": 1700000100, "resource_scrape_error": 0,
 	}, values(t, p.Resources(t.Context())))
+	families, err := p.Resources(t.Context()).Gather()
+	require.NoError(t, err)
+	measured := map[string]int64{} // in milliseconds; none for what is not measured
+	for _, family := range families {
+		measured[family.GetName()] = family.Metric[0].GetTimestampMs()
+	}
+	const now, ofRuntime = 1800000000_000, 1_000
+	require.Equal(t, map[string]int64{
+		"node_cpu_usage_seconds_total": now, "node_memory_working_set_bytes": now, "node_swap_usage_bytes": now,
+		"pod_cpu_usage_seconds_total": ofRuntime, "pod_memory_working_set_bytes": ofRuntime, "container_cpu_usage_seconds_total": ofRuntime,
+		"container_memory_working_set_bytes": ofRuntime, "container_start_time_seconds": 0, "resource_scrape_error": 0,
+	}, measured)
 	r.err = errors.New("away")
 	require.Equal(t, map[string]float64{"resource_scrape_error": 1}, values(t, p.Resources(t.Context())))
 }
@@ -177,6 +191,40 @@ func TestRestartedContainerIsReportedOnce(t *testing.T) {
 	require.Len(t, s.Pods[0].Containers, 1)
 	require.EqualValues(t, 5e9, *s.Pods[0].Containers[0].CPU.UsageCoreNanoSeconds)
 	require.EqualValues(t, 5, values(t, p.Resources(t.Context()))["container_cpu_usage_seconds_total"])
+}
+
+// TestEndedContainersAreOmitted has a runtime that lists an init container that has succeeded, with or without measurements. Beside one without
+// CPU time metrics-server leaves out the whole Pod.
+func TestEndedContainersAreOmitted(t *testing.T) {
+	zero := &runtimeapi.UInt64Value{}
+	of := func(id, name string) *runtimeapi.ContainerStats {
+		return &runtimeapi.ContainerStats{
+			Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: name}},
+			Cpu:        &runtimeapi.CpuUsage{UsageCoreNanoSeconds: zero}, Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: zero},
+		}
+	}
+	unmeasured := of("2", "debug")
+	unmeasured.Cpu, unmeasured.Memory = nil, nil
+	r := &runtimeWithoutPSI{containers: []*runtimeapi.ContainerStats{of("1", "init"), unmeasured, of("3", "crashed"), of("4", "main")}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	end := func(id string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://" + id}}
+	}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: end("1")}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: "crashed", LastTerminationState: end("3")}, {Name: "main", State: end("0")}, // it was started again meanwhile
+	}
+	proc := t.TempDir()
+	write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n")
+	write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\n")
+	p, err := stats.New(stats.Deps{Runtime: r, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }}, stats.Config{NodeName: "n", RootDir: proc, Proc: proc})
+	require.NoError(t, err)
+	for _, cpuAndMemory := range []bool{false, true} {
+		s, err := p.Summary(t.Context(), cpuAndMemory)
+		require.NoError(t, err)
+		require.Len(t, s.Pods[0].Containers, 1)
+		require.Equal(t, "main", s.Pods[0].Containers[0].Name)
+	}
 }
 
 func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
@@ -245,4 +293,55 @@ func TestUsageOfOtherPodsIsKnown(t *testing.T) {
 	local, err := p.LocalStorage(t.Context(), pods[0], false)
 	require.ErrorContains(t, err, "input/output error")
 	require.Equal(t, map[string]int64{"cache": 7}, local.Volumes)
+}
+
+// meeting has volumes of which each is measured only once those of both Pods are being measured.
+type meeting struct {
+	twoPods
+	arrived chan struct{}
+	all     sync.WaitGroup
+}
+
+func (m *meeting) Stats(ctx context.Context, _ types.UID) (map[string]volume.Stats, error) {
+	m.all.Done()
+	select {
+	case <-m.arrived:
+		return map[string]volume.Stats{"cache": {Used: 7}}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (*meeting) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
+	return nil, errors.New("not supported")
+}
+
+// TestVolumesOfPodsAreMeasuredAtOnce: the volume of one Pod, whose file server does not respond, must not use up the time for all.
+func TestVolumesOfPodsAreMeasuredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*corev1.Pod
+		for _, uid := range []types.UID{"bad", "good"} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), Namespace: "ns", UID: uid}}
+			pod.Spec.Volumes = []corev1.Volume{{Name: "cache"}}
+			pods = append(pods, pod)
+		}
+		volumes := &meeting{arrived: make(chan struct{})}
+		volumes.all.Add(len(pods))
+		go func() {
+			volumes.all.Wait()
+			close(volumes.arrived)
+		}()
+		proc := t.TempDir()
+		write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n")
+		write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\n")
+		p, err := stats.New(stats.Deps{Runtime: volumes, Pods: func() []*corev1.Pod { return pods }, Volumes: volumes},
+			stats.Config{RootDir: proc, Proc: proc})
+		require.NoError(t, err)
+		s, err := p.Summary(t.Context(), false)
+		require.NoError(t, err)
+		require.Len(t, s.Pods, 2)
+		for _, pod := range s.Pods {
+			require.Len(t, pod.VolumeStats, 1, pod.PodRef.Name)
+		}
+	})
 }

@@ -91,7 +91,8 @@ func TestEachFieldIsReported(t *testing.T) {
 		"pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
 		"pressure/io":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
 		"net/dev": "Inter-|   Receive |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs\n" +
-			"    lo: 1 1 1 1 1 1 1 1 1 1 1 1\n  ens3: 1000 10 2 0 0 0 0 0 2000 20 4 0 0 0 0 0\n cni0:5 0 0 0 0 0 0 0 6 0 0 0 0 0 0 0\n",
+			"    lo: 1 1 1 1 1 1 1 1 1 1 1 1\n  ens3: 1000 10 2 0 0 0 0 0 2000 20 4 0 0 0 0 0\n cni0:5 0 0 0 0 0 0 0 6 0 0 0 0 0 0 0\n" +
+			"veth1a2b3c4d: 9 9 9 0 0 0 0 0 9 9 9 0 0 0 0 0\ndocker0: 9 9 9 0 0 0 0 0 9 9 9 0 0 0 0 0\n",
 		"net/route":    "Iface Destination Gateway Flags RefCnt Use Metric Mask\ncni0 0000550A 0 1 0 0 0 00FFFFFF\nens3 00000000 1 3 0 0 0 00000000\n",
 		"logs/c/0.log": "one line\n", "logs/c/0.log.gz": "older",
 	} {
@@ -127,7 +128,7 @@ func TestEachFieldIsReported(t *testing.T) {
 	require.Equal(t, "ens3", n.Network.Name)
 	require.EqualValues(t, 1000, *n.Network.RxBytes)
 	require.EqualValues(t, 4, *n.Network.TxErrors)
-	require.Len(t, n.Network.Interfaces, 2)
+	require.Len(t, n.Network.Interfaces, 2, "those of containers carry what others have carried")
 	require.EqualValues(t, 6, *n.Network.Interfaces[1].TxBytes)
 	require.EqualValues(t, 11, *n.Runtime.ImageFs.UsedBytes)
 	require.EqualValues(t, 12, *n.Runtime.ContainerFs.UsedBytes)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/internal/statefile/corrupt"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -60,7 +61,7 @@ func (d *driver) NodePrepareResources(_ context.Context, request *draapi.NodePre
 	for _, c := range request.Claims {
 		d.note("prepare " + c.Name)
 		result := &draapi.NodePrepareResourceResponse{Devices: []*draapi.Device{
-			{RequestNames: []string{"gpu"}, PoolName: "pool", DeviceName: "gpu-0", CdiDeviceIds: []string{"example.com/gpu=0"}},
+			{RequestNames: []string{"gpu"}, PoolName: "pool", DeviceName: "gpu-0", CdiDeviceIds: []string{"example.com/gpu=0"}, ShareId: ptr.To("half")},
 			{RequestNames: []string{"nic/fast"}, PoolName: "pool", DeviceName: "nic-0", CdiDeviceIds: []string{"example.com/nic=0"}},
 		}}
 		if d.fail != nil {
@@ -186,6 +187,7 @@ func TestClaimsArePreparedAndUnprepared(t *testing.T) {
 	require.NoError(t, f.Prepare(ctx, b))
 	require.Equal(t, []string{"prepare shared"}, f.driver.calls, "once for all Pods")
 	require.Equal(t, []string{"example.com/gpu=0", "example.com/nic=0"}, f.cdi(a))
+	require.Equal(t, ptr.To(types.UID("half")), f.Of(a, &a.Spec.Containers[0])[0].ShareID)
 	require.Equal(t, []string{"example.com/nic=0"}, f.cdi(b), "an alternative of the request")
 	require.NoError(t, f.Unprepare(ctx, "a"))
 	require.Len(t, f.driver.calls, 1, "the other Pod still uses it")
@@ -194,6 +196,26 @@ func TestClaimsArePreparedAndUnprepared(t *testing.T) {
 	require.Equal(t, []string{"prepare shared", "unprepare shared"}, f.driver.calls)
 	_, err := f.CDIDevices(a, &a.Spec.Containers[0])
 	require.ErrorContains(t, err, "ResourceClaim ns/shared is not prepared")
+}
+
+// TestAPodEndsWithoutADriverThatItNeverHad: two drivers have allocated devices for its claims, and one is not installed on the node.
+func TestAPodEndsWithoutADriverThatItNeverHad(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	f.claim("here", "a")
+	f.claim("missing", "a")
+	object, err := f.client.ResourceV1().ResourceClaims("ns").Get(ctx, "missing", metav1.GetOptions{})
+	require.NoError(t, err)
+	object.Status.Allocation.Devices.Results[0].Driver = "other.example.com"
+	_, err = f.client.ResourceV1().ResourceClaims("ns").UpdateStatus(ctx, object, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	pod := podOf("a", "here")
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "second", ResourceClaimName: ptr.To("missing")})
+	require.ErrorContains(t, f.Prepare(ctx, pod), "DRA driver other.example.com is not registered")
+	require.Empty(t, f.driver.calls, "no driver is asked while one is missing")
+	require.NoError(t, f.Unprepare(ctx, "a"))
+	f.restart()
+	require.NoError(t, f.Unprepare(ctx, "a"), "nothing is recorded")
 }
 
 func TestClaimsOutliveTheProcess(t *testing.T) {
@@ -279,7 +301,7 @@ func TestExtendedResourcesOfClaims(t *testing.T) {
 		ResourceClaimName: "made",
 		RequestMappings:   []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "gpu"}},
 	}
-	require.True(t, claims.Used(pod))
+	require.True(t, podutil.HasClaims(pod))
 	require.NoError(t, f.Prepare(ctx, pod))
 	require.Equal(t, []string{"example.com/gpu=0"}, f.cdi(pod))
 }
@@ -331,4 +353,27 @@ func TestClaimsOfADamagedStateAreRecovered(t *testing.T) {
 	require.NoError(t, f.Unprepare(ctx, "b"))
 	require.NoError(t, f.Unprepare(ctx, "a"))
 	require.Equal(t, []string{"prepare kept", "prepare ended", "prepare gone", "prepare kept", "unprepare ended", "unprepare kept"}, f.driver.calls)
+}
+
+// TestWhoMayUseClaimsOfTemplates: a claim that was created for a Pod may be shared by Pods that name it, and no other claim can stand in for it.
+func TestWhoMayUseClaimsOfTemplates(t *testing.T) {
+	f, ctx := newFixture(t), t.Context()
+	require.NoError(t, f.Register(ctx, f.plugin()))
+	f.claim("made", "owner", "other")
+	object, err := f.client.ResourceV1().ResourceClaims("ns").Get(ctx, "made", metav1.GetOptions{})
+	require.NoError(t, err)
+	object.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "owner", UID: "owner", Controller: ptr.To(true)}}
+	_, err = f.client.ResourceV1().ResourceClaims("ns").Update(ctx, object, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	ofTemplate := func(uid, claim string) *corev1.Pod {
+		pod := podOf(uid, claim)
+		pod.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "mine", ResourceClaimTemplateName: ptr.To("template")}
+		pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "mine", ResourceClaimName: ptr.To(claim)}}
+		return pod
+	}
+	require.NoError(t, f.Prepare(ctx, ofTemplate("owner", "made")))
+	require.NoError(t, f.Prepare(ctx, podOf("other", "made")), "it is reserved for the Pod, which names it")
+	require.ErrorContains(t, f.Prepare(ctx, ofTemplate("other", "made")), "ResourceClaim ns/made was not created for pod ns/other")
+	f.claim("plain", "owner")
+	require.ErrorContains(t, f.Prepare(ctx, ofTemplate("owner", "plain")), "ResourceClaim ns/plain was not created for pod ns/owner")
 }

@@ -6,11 +6,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // Retain has the claims of Pods unprepared that are not on the node any more, as soon as their drivers are registered.
@@ -50,7 +50,7 @@ func (m *Manager) unprepareOrphans(ctx context.Context) {
 func (m *Manager) Readmit(pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lost != nil && Used(pod) {
+	if m.lost != nil && podutil.HasClaims(pod) {
 		m.lost[pod.UID] = pod
 		m.wake.Notify()
 	}
@@ -98,19 +98,22 @@ func (m *Manager) recall(ctx context.Context, uid types.UID) error {
 	if pod == nil {
 		return nil
 	}
-	names, err := claimNames(pod)
+	refs, err := references(pod)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		err := m.withClaim(ctx, pod, name, func(k key, object *resourceapi.ResourceClaim) error {
-			if check(pod, object) != nil {
-				return nil
-			}
-			_, err := m.refer(k, object, uid)
-			return err
-		})
-		if err != nil && !apierrors.IsNotFound(err) {
+	for _, ref := range refs {
+		object, err := m.fetch(ctx, pod, ref.name)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && check(pod, object, ref.created) != nil:
+			continue
+		case err == nil:
+			err = m.locked(ctx, keyOf(object), func() error {
+				_, err := m.refer(keyOf(object), object, uid)
+				return err
+			})
+		}
+		if err != nil {
 			return err
 		}
 	}

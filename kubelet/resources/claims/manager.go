@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	draapi "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -133,117 +130,6 @@ func (m *Manager) lock(ctx context.Context, k key) (unlock func(), err error) {
 	}
 }
 
-// Prepare has the drivers prepare the claims of a Pod. It may be called again.
-func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
-	names, err := claimNames(pod)
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	start := m.deps.Clock.Now()
-	for _, name := range names {
-		err = m.withClaim(ctx, pod, name, func(k key, object *resourceapi.ResourceClaim) error { return m.prepare(ctx, pod, k, object) })
-		if err != nil {
-			err = fmt.Errorf("prepare dynamic resources: %w", err)
-			break
-		}
-	}
-	m.metrics.observe("PrepareResources", m.deps.Clock.Since(start), err)
-	if err == nil {
-		m.found(pod.UID)
-	}
-	return err
-}
-
-// withClaim calls do with a claim of the Pod, while no driver is asked about it.
-func (m *Manager) withClaim(ctx context.Context, pod *corev1.Pod, name string, do func(k key, object *resourceapi.ResourceClaim) error) error {
-	k := key{pod.Namespace, name}
-	unlock, err := m.lock(ctx, k)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	object, err := m.deps.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("fetch ResourceClaim %s: %w", name, err)
-	}
-	return do(k, object)
-}
-
-// prepare has the drivers prepare a claim of the Pod. The caller has locked it.
-func (m *Manager) prepare(ctx context.Context, pod *corev1.Pod, k key, object *resourceapi.ResourceClaim) error {
-	if err := check(pod, object); err != nil {
-		return err
-	}
-	c, err := m.refer(k, object, pod.UID)
-	if err != nil || c.prepared {
-		return err
-	}
-	for _, name := range c.driverNames() {
-		devices, err := m.ask(ctx, name, c)
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		c.DriverState[name] = driverState{Devices: devices}
-		m.mu.Unlock()
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name := range c.DriverState {
-		if d := m.drivers[name]; d != nil && d.watch != nil {
-			m.scheduleExpiry(name, d.watch)
-		}
-	}
-	if err := m.save(); err != nil {
-		return err // the next attempt asks the drivers once more
-	}
-	c.prepared = true
-	return nil
-}
-
-// check returns an error unless the claim is the Pod's to use.
-func check(pod *corev1.Pod, object *resourceapi.ResourceClaim) error {
-	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == "Pod" && owner.UID != pod.UID {
-		return fmt.Errorf("ResourceClaim %s/%s was not created for pod %s/%s", object.Namespace, object.Name, pod.Namespace, pod.Name)
-	}
-	reserved := slices.ContainsFunc(object.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
-	if !reserved {
-		return fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", pod.Name, pod.UID, object.Name, object.UID)
-	}
-	if object.Status.Allocation == nil {
-		return fmt.Errorf("ResourceClaim %s: it is not allocated", object.Name)
-	}
-	return nil
-}
-
-// ask has a driver prepare a claim.
-func (m *Manager) ask(ctx context.Context, name string, c *claim) ([]device, error) {
-	client, err := m.client(name)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := client.NodePrepareResources(ctx, &draapi.NodePrepareResourcesRequest{Claims: []*draapi.Claim{c.reference()}})
-	if err != nil {
-		return nil, fmt.Errorf("NodePrepareResources of driver %s: %w", name, err)
-	}
-	result := resp.Claims[string(c.ClaimUID)]
-	if result == nil {
-		return nil, fmt.Errorf("NodePrepareResources of driver %s skipped ResourceClaim %s", name, c.ClaimName)
-	}
-	if result.Error != "" {
-		return nil, fmt.Errorf("NodePrepareResources failed for ResourceClaim %s: %s", c.ClaimName, result.Error)
-	}
-	var devices []device
-	for _, r := range result.Devices {
-		devices = append(devices, device{
-			PoolName: r.PoolName, DeviceName: r.DeviceName, ShareID: (*types.UID)(r.ShareId), RequestNames: r.RequestNames, CDIDeviceIDs: r.CdiDeviceIds,
-		})
-	}
-	return devices, nil
-}
-
 func (c *claim) reference() *draapi.Claim {
 	return &draapi.Claim{Namespace: c.Namespace, Uid: string(c.ClaimUID), Name: c.ClaimName}
 }
@@ -251,7 +137,7 @@ func (c *claim) reference() *draapi.Claim {
 // Unprepare has the drivers unprepare the claims that no other Pod uses. A Pod that has none is no error.
 func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
 	if err := m.recall(ctx, uid); err != nil {
-		return fmt.Errorf("unprepare dynamic resources: %w", err)
+		return err
 	}
 	used := m.usedBy(uid)
 	if len(used) == 0 {
@@ -264,10 +150,7 @@ func (m *Manager) Unprepare(ctx context.Context, uid types.UID) error {
 	}
 	err := errors.Join(errs...)
 	m.metrics.observe("UnprepareResources", m.deps.Clock.Since(start), err)
-	if err != nil {
-		return fmt.Errorf("unprepare dynamic resources: %w", err)
-	}
-	return nil
+	return err
 }
 
 func (m *Manager) usedBy(uid types.UID) []key {

@@ -7,30 +7,34 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Used reports whether a Pod has claims, its own or one for its extended resources.
-func Used(pod *corev1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil
+// reference is a ResourceClaim of a Pod.
+type reference struct {
+	name string
+	// created says that the claim was created for this Pod, from a template.
+	created bool
 }
 
-// claimNames returns the names of the ResourceClaims of a Pod.
-func claimNames(pod *corev1.Pod) ([]string, error) {
-	var names []string
+// references returns the ResourceClaims of a Pod.
+func references(pod *corev1.Pod) ([]reference, error) {
+	var all []reference
 	for i := range pod.Spec.ResourceClaims {
-		name, err := claimName(pod, &pod.Spec.ResourceClaims[i])
+		entry := &pod.Spec.ResourceClaims[i]
+		name, err := claimName(pod, entry)
 		if err != nil {
 			return nil, err
 		}
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+		if name != "" && !slices.ContainsFunc(all, func(r reference) bool { return r.name == name }) {
+			all = append(all, reference{name, entry.ResourceClaimName == nil})
 		}
 	}
 	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
-		names = append(names, extended.ResourceClaimName)
+		all = append(all, reference{name: extended.ResourceClaimName})
 	}
-	return names, nil
+	return all, nil
 }
 
 // claimName returns the name of the ResourceClaim of an entry of the Pod's spec; empty if none was needed.
@@ -53,6 +57,8 @@ func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) 
 type Device struct {
 	Claim, Namespace, Driver, Pool, Device string
 	CDIDevices                             []string
+	// ShareID names the share of a device that several claims have parts of; nil for all of it.
+	ShareID *types.UID
 }
 
 // Of returns the devices of a container's claims, as far as they are prepared, sorted by claim and driver.
@@ -99,6 +105,7 @@ func (m *Manager) devices(pod *corev1.Pod, c *corev1.Container) (out []Device, e
 				if d.serves(wanted[name]) {
 					out = append(out, Device{
 						Claim: name, Namespace: held.Namespace, Driver: driver, Pool: d.PoolName, Device: d.DeviceName, CDIDevices: d.CDIDeviceIDs,
+						ShareID: d.ShareID,
 					})
 				}
 			}

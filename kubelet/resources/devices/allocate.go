@@ -10,6 +10,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 )
 
@@ -35,7 +36,7 @@ func (m *Manager) Rollback() {
 func (m *Manager) requests(pod *corev1.Pod, c *corev1.Container) map[string]int {
 	var out map[string]int
 	for name, quantity := range c.Resources.Limits {
-		if !isExtended(name) || quantity.IsZero() || isClaimed(pod, c.Name, name) || !m.isDevice(string(name)) {
+		if !resourcename.IsExtended(name) || quantity.IsZero() || isClaimed(pod, c.Name, name) || !m.isDevice(string(name)) {
 			continue
 		}
 		if out == nil {
@@ -136,7 +137,7 @@ func (m *Manager) PodHints(pod *corev1.Pod) hints.ByResource {
 	defer m.mu.Unlock()
 	out := hints.ByResource{}
 	for name, quantity := range resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{ExcludeOverhead: true}) {
-		if !isExtended(name) || quantity.IsZero() || !m.isDevice(string(name)) {
+		if !resourcename.IsExtended(name) || quantity.IsZero() || !m.isDevice(string(name)) {
 			continue
 		}
 		all := byNode{}

@@ -50,6 +50,8 @@ type plugin struct {
 	calls   []string
 	prefers []string
 	server  *grpc.Server
+	// startTimeout is how much time the last PreStartContainer had, 0 for no limit.
+	startTimeout time.Duration
 }
 
 func newPlugin(ids ...string) *plugin {
@@ -107,6 +109,11 @@ func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 
 func (p *plugin) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	p.note("prefer of", request.ContainerRequests[0].AvailableDeviceIDs)
+	p.mu.Lock()
+	for _, id := range request.ContainerRequests[0].MustIncludeDeviceIDs {
+		p.calls[len(p.calls)-1] += ", must " + id
+	}
+	p.mu.Unlock()
 	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: p.prefers}}}, nil
 }
 
@@ -127,8 +134,11 @@ func (p *plugin) Allocate(_ context.Context, request *pluginapi.AllocateRequest)
 	}}}, nil
 }
 
-func (p *plugin) PreStartContainer(_ context.Context, request *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (p *plugin) PreStartContainer(ctx context.Context, request *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	p.note("start", request.DevicesIds)
+	if deadline, has := ctx.Deadline(); has {
+		p.startTimeout = time.Until(deadline)
+	}
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
@@ -197,6 +207,7 @@ func (f *fixture) serve(p *plugin, name string) {
 	f.t.Helper()
 	dir := filepath.Join(f.root, devices.Dir)
 	path := filepath.Join(dir, name+".sock")
+	require.NoError(f.t, os.MkdirAll(filepath.Dir(path), 0o750))
 	_ = os.Remove(path)
 	listener, err := net.Listen("unix", path)
 	require.NoError(f.t, err)
@@ -337,6 +348,7 @@ func TestAllocationsOutliveTheProcess(t *testing.T) {
 // TestFilesOfPluginsAreLeftAlone: at the start the kubelet removes the sockets that an earlier one and its plugins have left, and nothing else.
 func TestFilesOfPluginsAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
+	require.True(t, f.First())
 	f.serve(newPlugin("x"), "gpu")
 	f.waitCapacity(1, 1)
 	dir := filepath.Join(f.root, devices.Dir)
@@ -344,6 +356,7 @@ func TestFilesOfPluginsAreLeftAlone(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("{}"), 0o600))
 	require.NoError(t, os.Symlink("gpu.sock", link))
 	f.start()
+	require.False(t, f.First())
 	require.FileExists(t, file, "a plugin may keep it there")
 	for _, path := range []string{filepath.Join(dir, "gpu.sock"), link} {
 		_, err := os.Lstat(path)
@@ -529,7 +542,8 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, f.register(gpu, "gpu.sock", "v1alpha"), `API version "v1alpha" is not supported by kubelet: want v1beta1`)
 	require.ErrorContains(t, f.register("gpu", "gpu.sock", pluginapi.Version), "invalid name of resource")
 	require.ErrorContains(t, f.register("gpu.kubernetes.io/a", "gpu.sock", pluginapi.Version), "invalid name of resource")
-	require.ErrorContains(t, f.register(gpu, "../gpu.sock", pluginapi.Version), "want the name of a socket")
+	require.ErrorContains(t, f.register(gpu, "../gpu.sock", pluginapi.Version), "want the path of a socket")
+	require.ErrorContains(t, f.register(gpu, "", pluginapi.Version), "want the path of a socket")
 	all, _ := f.Resources()
 	require.Empty(t, all)
 }

@@ -3,8 +3,10 @@ package devices
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -90,6 +92,8 @@ func (p *pool) healthyIDs() []string {
 type Manager struct {
 	deps Deps
 	dir  string
+	// first says that no earlier process has made dir.
+	first bool
 
 	mu    sync.Mutex // guards all below
 	pools map[string]*pool
@@ -123,11 +127,16 @@ func New(deps Deps, root string) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
+	dir := filepath.Join(root, Dir)
+	_, err := os.Stat(dir)
 	return &Manager{
-		deps: deps, dir: filepath.Join(root, Dir), pools: map[string]*pool{}, removed: map[string]bool{}, preparing: map[string]bool{},
+		deps: deps, dir: dir, first: errors.Is(err, fs.ErrNotExist), pools: map[string]*pool{}, removed: map[string]bool{}, preparing: map[string]bool{},
 		given: grants{}, earlier: map[string]bool{}, ahead: map[string]*ahead{},
 	}, nil
 }
+
+// First reports whether this is the first kubelet of the machine, as after it was installed anew.
+func (m *Manager) First() bool { return m.first }
 
 func (m *Manager) stateFile() string { return filepath.Join(m.dir, StateFile) }
 

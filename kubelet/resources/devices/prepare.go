@@ -223,7 +223,7 @@ func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error 
 	if of == nil {
 		return nil
 	}
-	still := m.offer(p.resource, g, n)
+	still, _ := m.offer(p.resource, g, n)
 	chosen := must
 	for _, id := range slices.Concat(resp.ContainerResponses[0].DeviceIDs, g.devices.ids()) {
 		if len(chosen) < n && slices.Contains(still, id) && !slices.Contains(chosen, id) {
@@ -236,36 +236,51 @@ func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error 
 	return nil
 }
 
-// choices returns the devices that a plugin may prefer for a grant, and those of them that the grant keeps in any case.
+// choices returns the devices that a plugin may prefer for a grant, and those of them that the grant keeps in any case: those of an init
+// container, and all that it has of its NUMA nodes if it needs others, too.
 func (m *Manager) choices(name string, g *grant, n int) (available, must []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.offer(name, g, n), slices.Clone(g.reused)
+	available, enough := m.offer(name, g, n)
+	must = slices.Clone(g.reused)
+	if of := m.pools[name]; of != nil && !enough {
+		for _, id := range g.devices.ids() {
+			if of.devices[id].onAny(g.nodes) && !slices.Contains(must, id) {
+				must = append(must, id)
+			}
+		}
+	}
+	return available, must
 }
 
 // offer returns the devices from which n may be chosen for a grant: its own, and free ones, those on its NUMA nodes only if they
-// suffice. The caller holds mu.
-func (m *Manager) offer(name string, g *grant, n int) []string {
+// suffice, which enough says; it is true where nodes do not matter. The caller holds mu.
+func (m *Manager) offer(name string, g *grant, n int) (all []string, enough bool) {
 	of := m.pools[name]
 	own := g.devices.ids()
 	if of == nil {
-		return own
+		return own, true
 	}
-	all := slices.Concat(own, m.free(name))
-	if len(g.nodes) > 0 {
+	all, enough = slices.Concat(own, m.free(name)), len(g.nodes) == 0
+	if !enough {
 		aligned := slices.DeleteFunc(slices.Clone(all), func(id string) bool {
-			return !slices.Contains(g.reused, id) && !slices.ContainsFunc(of.devices[id].nodes, func(node int) bool { return slices.Contains(g.nodes, node) })
+			return !slices.Contains(g.reused, id) && !of.devices[id].onAny(g.nodes)
 		})
-		if len(aligned) >= n {
+		if enough = len(aligned) >= n; enough {
 			all = aligned
 		}
 	}
 	slices.Sort(all)
-	return slices.Compact(all)
+	return slices.Compact(all), enough
+}
+
+// onAny reports whether the device is on one of the NUMA nodes.
+func (d device) onAny(nodes []int) bool {
+	return slices.ContainsFunc(d.nodes, func(node int) bool { return slices.Contains(nodes, node) })
 }
 
 // preStart has the plugin prepare the devices for a start of the container, if it wants to. Where it does not, what it has allocated is
-// known, and it need not be connected.
+// known, and it need not be connected. A plugin that does not respond in time fails this start: the next one asks it again.
 func (m *Manager) preStart(ctx context.Context, uid, container, name string) error {
 	m.mu.Lock()
 	wanted, g := m.preparing[name], m.given[uid][container][name]
@@ -280,6 +295,8 @@ func (m *Manager) preStart(ctx context.Context, uid, container, name string) err
 	if g == nil {
 		return fmt.Errorf("device plugin %s: the container's devices were taken back while it was being started", name)
 	}
+	ctx, cancel := context.WithTimeout(ctx, pluginapi.KubeletPreStartContainerRPCTimeoutInSecs*time.Second)
+	defer cancel()
 	if _, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: m.idsOf(g)}); err != nil {
 		return fmt.Errorf("device plugin %s: PreStartContainer: %w", name, err)
 	}

@@ -13,11 +13,11 @@ import (
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/internal/unixsock"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/kubelet/resources/delay"
@@ -103,8 +103,8 @@ func (r *registrar) Register(ctx context.Context, request *pluginapi.RegisterReq
 	if err := check(request.ResourceName, []string{request.Version}); err != nil {
 		return nil, err
 	}
-	if name := request.Endpoint; name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-		return nil, fmt.Errorf("register device plugin %s: endpoint %q: want the name of a socket in %s", request.ResourceName, name, r.m.dir)
+	if name := request.Endpoint; !filepath.IsLocal(name) || filepath.Clean(name) == "." {
+		return nil, fmt.Errorf("register device plugin %s: endpoint %q: want the path of a socket below %s", request.ResourceName, name, r.m.dir)
 	}
 	return &pluginapi.Empty{}, r.m.register(ctx, request.ResourceName, filepath.Join(r.m.dir, request.Endpoint))
 }
@@ -115,19 +115,10 @@ func check(resource string, versions []string) error {
 		return fmt.Errorf("register device plugin %s: requested API version %q is not supported by kubelet: want %s", resource,
 			strings.Join(versions, ", "), pluginapi.Version)
 	}
-	if !isExtended(corev1.ResourceName(resource)) {
+	if !resourcename.IsExtended(corev1.ResourceName(resource)) {
 		return fmt.Errorf("register device plugin %q: invalid name of resource: want DOMAIN/NAME, and another domain than kubernetes.io", resource)
 	}
 	return nil
-}
-
-// isExtended reports whether the name is one of an extended resource, which device plugins may provide.
-func isExtended(name corev1.ResourceName) bool {
-	if !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) ||
-		strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) {
-		return false
-	}
-	return len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }
 
 // Register implements pluginmanager.Handler, for plugins that create their socket in the directory of all kinds of plugins.

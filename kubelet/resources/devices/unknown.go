@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 )
 
 // unknownPods are Pods that may have devices of which a damaged state file does not say any more which they are: their names and
@@ -30,7 +31,7 @@ func (m *Manager) Readmit(pod *corev1.Pod) {
 	resources := map[string]bool{}
 	for c := range podutil.Containers(&pod.Spec) {
 		for name, quantity := range c.Resources.Limits {
-			if isExtended(name) && !quantity.IsZero() && !isClaimed(pod, c.Name, name) {
+			if resourcename.IsExtended(name) && !quantity.IsZero() && !isClaimed(pod, c.Name, name) {
 				resources[string(name)] = true
 			}
 		}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/qos"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 	"github.com/berth-dev/berth/kubelet/resources/metrics"
@@ -26,7 +26,7 @@ func managed(pod *corev1.Pod) bool {
 func requested(c *corev1.Container) Amounts {
 	want := Amounts{}
 	for name, quantity := range c.Resources.Requests {
-		if name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+		if name == corev1.ResourceMemory || resourcename.IsHugePages(name) {
 			want[name] = uint64(max(quantity.Value(), 0))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 	"github.com/berth-dev/berth/kubelet/resources/machine"
 )
@@ -19,11 +20,6 @@ type Amounts map[corev1.ResourceName]uint64
 // Reservation is what is reserved of the NUMA nodes, by their numbers.
 type Reservation map[int]Amounts
 
-// HugePages returns the name of the resource of huge pages of a size in bytes.
-func HugePages(size uint64) corev1.ResourceName {
-	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(int64(size), resource.BinarySI).String())
-}
-
 // newNodes returns the nodes of a machine of which nothing is given to containers.
 func newNodes(topology *machine.Topology, reserved Reservation) nodeMap {
 	nodes := nodeMap{}
@@ -31,7 +27,7 @@ func newNodes(topology *machine.Topology, reserved Reservation) nodeMap {
 		state := &nodeState{MemoryMap: map[corev1.ResourceName]*table{}, Cells: []int{n.ID}}
 		pages := uint64(0)
 		for _, p := range n.Pages {
-			kind, total := HugePages(p.Size), p.Size*p.Count
+			kind, total := resourcename.HugePages(int64(p.Size)), p.Size*p.Count
 			state.MemoryMap[kind] = newTable(total, 0, reserved[n.ID][kind])
 			pages += total
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -33,6 +34,10 @@ const (
 	requestBurst      = 10
 )
 
+// readyTimeout bounds how long after the start requests wait until all Pods are known: without an API server that may be for ever, and static
+// Pods run all the same.
+const readyTimeout = 10 * time.Second
+
 // version is the value of the label of metrics.
 const version = "v1"
 
@@ -47,7 +52,9 @@ type Source interface {
 type Deps struct {
 	Source Source
 	// Pods returns the Pods that the API knows: those that use resources of the node, perhaps also those that have ended.
-	Pods    func() []*corev1.Pod
+	Pods func() []*corev1.Pod
+	// Ready is closed when Pods returns all Pods of the node: right after the kubelet's start it does not.
+	Ready   <-chan struct{}
 	Metrics *metrics.Metrics
 }
 
@@ -56,6 +63,8 @@ type Server struct {
 	podresourcesapi.UnsafePodResourcesListerServer
 	deps Deps
 	dir  string
+	// late is closed when requests do not wait for all Pods any more; nil before Start.
+	late <-chan struct{}
 }
 
 // New returns a Server for the kubelet's directory.
@@ -65,6 +74,8 @@ func New(deps Deps, root string) (*Server, error) {
 		return nil, errors.New("podresources: Deps.Source is required")
 	case deps.Pods == nil:
 		return nil, errors.New("podresources: Deps.Pods is required")
+	case deps.Ready == nil:
+		return nil, errors.New("podresources: Deps.Ready is required")
 	case deps.Metrics == nil:
 		return nil, errors.New("podresources: Deps.Metrics is required")
 	}
@@ -88,11 +99,26 @@ func (s *Server) Start(ctx context.Context) error {
 		return next(ctx, request)
 	})...)
 	podresourcesapi.RegisterPodResourcesListerServer(server, s)
-	alphaapi.RegisterPodResourcesListerServer(server, &alphaServer{deps: s.deps})
+	alphaapi.RegisterPodResourcesListerServer(server, &alphaServer{main: s})
+	waiting, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	s.late = waiting.Done()
 	if err := contain.Serve(ctx, "podresources.serve", server, listener); err != nil {
 		return fmt.Errorf("serve podresources: %w", err)
 	}
 	return nil
+}
+
+// pods returns the Pods of the node, as soon as they are known: a client that reads of none takes all resources for free ones.
+func (s *Server) pods(ctx context.Context) ([]*corev1.Pod, error) {
+	select {
+	case <-s.deps.Ready:
+		return s.deps.Pods(), nil
+	case <-s.late:
+		return s.deps.Pods(), nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(fmt.Errorf("wait until the kubelet knows all Pods: %w", ctx.Err())).Err()
+	}
 }
 
 func (s *Server) count(kinds ...string) {
@@ -102,10 +128,14 @@ func (s *Server) count(kinds ...string) {
 }
 
 // List implements podresourcesapi.PodResourcesListerServer.
-func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
+func (s *Server) List(ctx context.Context, _ *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
 	s.count(metrics.RequestsTotal, metrics.RequestsList)
+	pods, err := s.pods(ctx)
+	if err != nil {
+		return nil, err
+	}
 	out := &podresourcesapi.ListPodResourcesResponse{}
-	for _, pod := range s.deps.Pods() {
+	for _, pod := range pods {
 		out.PodResources = append(out.PodResources, s.of(pod))
 	}
 	return out, nil
@@ -119,10 +149,15 @@ func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 }
 
 // Get implements podresourcesapi.PodResourcesListerServer.
-func (s *Server) Get(_ context.Context, request *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
+func (s *Server) Get(ctx context.Context, request *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
 	s.count(metrics.RequestsTotal, metrics.RequestsGet)
+	pods, err := s.pods(ctx)
+	if err != nil {
+		s.count(metrics.ErrorsGet)
+		return nil, err
+	}
 	var found *corev1.Pod
-	for _, pod := range s.deps.Pods() {
+	for _, pod := range pods {
 		if pod.Name != request.PodName || pod.Namespace != request.PodNamespace {
 			continue
 		}

@@ -2,14 +2,19 @@ package podresources_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,7 +48,7 @@ func TestServer(t *testing.T) {
 		Containers:     []corev1.Container{{Name: "main"}},
 	}}
 	server, err := podresources.New(podresources.Deps{
-		Source: source{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Metrics: metrics.New(),
+		Source: source{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Ready: closed(), Metrics: metrics.New(),
 	}, root)
 	require.NoError(t, err)
 	running, cancel := context.WithCancel(t.Context())
@@ -99,11 +104,78 @@ func TestGetReturnsTheNewestPod(t *testing.T) {
 	older, newer := pod("o", time.Unix(1000, 0)), pod("n", time.Unix(2000, 0))
 	for _, pods := range [][]*corev1.Pod{{older, newer}, {newer, older}} {
 		server, err := podresources.New(podresources.Deps{
-			Source: own{}, Pods: func() []*corev1.Pod { return pods }, Metrics: metrics.New(),
+			Source: own{}, Pods: func() []*corev1.Pod { return pods }, Ready: closed(), Metrics: metrics.New(),
 		}, t.TempDir())
 		require.NoError(t, err)
 		got, err := server.Get(t.Context(), &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"})
 		require.NoError(t, err)
 		require.Equal(t, []int64{'n'}, got.PodResources.Containers[0].CpuIds)
 	}
+}
+
+func closed() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// TestRequestsWaitForThePods: right after the kubelet's start it does not know the Pods, whose resources are not free.
+func TestRequestsWaitForThePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var known atomic.Bool
+		pods := func() []*corev1.Pod {
+			if !known.Load() {
+				return nil
+			}
+			return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}}
+		}
+		ready := make(chan struct{})
+		server, err := podresources.New(podresources.Deps{Source: source{}, Pods: pods, Ready: ready, Metrics: metrics.New()}, "/none")
+		require.NoError(t, err)
+		get := &podresourcesapi.GetPodResourcesRequest{PodName: "p", PodNamespace: "ns"}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = server.Get(short, get)
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+
+		results := make(chan error, 2)
+		go func() { _, err := server.Get(t.Context(), get); results <- err }()
+		go func() {
+			list, err := server.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{})
+			if err == nil && len(list.PodResources) != 1 {
+				err = errors.New("it lists no Pods")
+			}
+			results <- err
+		}()
+		synctest.Wait()
+		require.Empty(t, results)
+		known.Store(true)
+		close(ready)
+		require.NoError(t, <-results)
+		require.NoError(t, <-results)
+	})
+}
+
+// TestRequestsDoNotWaitForEver: static Pods run without an API server, too.
+func TestRequestsDoNotWaitForEver(t *testing.T) {
+	root, err := os.MkdirTemp("", "podresources")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
+	server, err := podresources.New(podresources.Deps{
+		Source: source{}, Pods: func() []*corev1.Pod { return nil }, Ready: make(chan struct{}), Metrics: metrics.New(),
+	}, root)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Start(ctx) }()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(root, podresources.Dir, "kubelet.sock"))
+		return err == nil
+	},
+		time.Minute, 10*time.Millisecond)
+	cancel() // requests wait no longer than the server runs, and then no longer than some seconds
+	require.NoError(t, <-done)
+	list, err := server.List(t.Context(), &podresourcesapi.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Empty(t, list.PodResources)
 }

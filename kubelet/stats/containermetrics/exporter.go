@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/cadvisor/container"
@@ -35,6 +37,8 @@ type Machine interface {
 type Runtime interface {
 	ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListPodSandboxResponse, error)
+	PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.PodSandboxStatusResponse, error)
 	ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListContainersResponse, error)
 	ListContainerStats(ctx context.Context, in *runtimeapi.ListContainerStatsRequest, opts ...grpc.CallOption,
@@ -44,6 +48,7 @@ type Runtime interface {
 // Cgroups finds cgroups. *cm.Manager implements it.
 type Cgroups interface {
 	PodsDirs() (cm.Dirs, error)
+	CgroupDirs(name string) (cm.Dirs, error)
 	CgroupParent(pod *corev1.Pod) string
 	ProcessDirs(file string) (dirs cm.Dirs, alone bool, err error)
 }
@@ -68,7 +73,10 @@ type Deps struct {
 }
 
 // Exporter serves the metrics. It is safe for concurrent use.
-type Exporter struct{ deps Deps }
+type Exporter struct {
+	deps   Deps
+	images sandboxImages
+}
 
 // New returns an Exporter.
 func New(deps Deps) (*Exporter, error) {
@@ -87,13 +95,28 @@ func New(deps Deps) (*Exporter, error) {
 	return &Exporter{deps: deps}, nil
 }
 
-// included returns the kinds of metrics that are served. Load averages and the states of tasks, which cAdvisor reports as 0 unless it is
-// configured to count them, are not among them.
-func included() container.MetricSet {
-	return container.MetricSet{
+// included returns the kinds of metrics that are served. What the machine does not count, which cAdvisor reports as 0, is not among them:
+// load averages and the states of tasks, and pressure where the kernel has none.
+func (e *Exporter) included() container.MetricSet {
+	kinds := container.MetricSet{
 		container.CpuUsageMetrics: {}, container.MemoryUsageMetrics: {}, container.DiskIOMetrics: {}, container.DiskUsageMetrics: {},
-		container.NetworkUsageMetrics: {}, container.ProcessMetrics: {}, container.OOMMetrics: {}, container.PressureMetrics: {},
+		container.NetworkUsageMetrics: {}, container.ProcessMetrics: {}, container.OOMMetrics: {},
 	}
+	if e.measuresPressure() {
+		kinds[container.PressureMetrics] = struct{}{}
+	}
+	return kinds
+}
+
+// measuresPressure reports whether the kernel says how long the processes of a cgroup are stalled. It does with version 2, unless it was
+// built or started without that.
+func (e *Exporter) measuresPressure() bool {
+	dirs, err := e.deps.Cgroups.CgroupDirs(machineCgroup)
+	if err != nil || !dirs.Unified {
+		return false
+	}
+	_, err = os.ReadFile(filepath.Join(dirs.CPU, "cpu.pressure"))
+	return err == nil
 }
 
 // Gatherer returns the metrics of one scrape, which are read when they are gathered, within ctx. If they cannot be read,
@@ -102,11 +125,11 @@ func (e *Exporter) Gatherer(ctx context.Context) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 		defer cancel()
-		one := &scrape{exporter: e, ctx: ctx}
+		one, kinds := &scrape{exporter: e, ctx: ctx}, e.included()
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(
-			metrics.NewPrometheusCollector(one, labels, included(), e.deps.Clock, v2.RequestOptions{}),
-			metrics.NewPrometheusMachineCollector(one, included()))
+			metrics.NewPrometheusCollector(one, labels, kinds, e.deps.Clock, v2.RequestOptions{}),
+			metrics.NewPrometheusMachineCollector(one, kinds))
 		return registry.Gather()
 	})
 }

@@ -64,6 +64,15 @@ func (r runtime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxReque
 	return out, r.err
 }
 
+// PodSandboxStatus has an image for the first sandbox only.
+func (r runtime) PodSandboxStatus(_ context.Context, in *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
+	if in.PodSandboxId != "sandboxu1" || !in.Verbose {
+		return &runtimeapi.PodSandboxStatusResponse{}, nil
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": `{"pid":7,"image":"pause:3"}`}}, nil
+}
+
 func (r runtime) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: "c1", Image: &runtimeapi.ImageSpec{Image: "sha256:1"},
 		Labels: map[string]string{
@@ -150,7 +159,7 @@ func TestCgroupsAreLabelledWithTheirPodsAndContainers(t *testing.T) {
 	for _, line := range []string{
 		"/     ", "/system.slice/kubelet.service     ", "/system.slice/containerd.service     ", "/kubepods     ", "/kubepods/besteffort     ",
 		"/kubepods/burstable     ",
-		pods + "podu1   ns pod-u1 ", pods + "podu1/sandboxu1 sandboxu1  ns pod-u1 ",
+		pods + "podu1   ns pod-u1 ", pods + "podu1/sandboxu1 sandboxu1 pause:3 ns pod-u1 ",
 		pods + "podu1/cri-containerd-c1.scope c1 app:1 ns pod-u1 main",
 		pods + "podu2   ns pod-u2 ", pods + "podu2/sandboxu2 sandboxu2  ns pod-u2 ",
 	} {
@@ -216,6 +225,18 @@ func TestProgramsWithoutConfiguredCgroups(t *testing.T) {
 	}
 	f.deps.Cgroups = groups
 	require.Contains(t, f.gather(t, "container_cpu_usage_seconds_total", "id"), dirs.Group)
+}
+
+// TestPressureIsServedWhereTheKernelMeasuresIt: a machine without it is not one on which nothing ever waits.
+func TestPressureIsServedWhereTheKernelMeasuresIt(t *testing.T) {
+	f := newFixture(t)
+	for _, resource := range []string{"cpu", "memory", "io"} {
+		require.Empty(t, f.gather(t, "container_pressure_"+resource+"_waiting_seconds_total", "id"))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(f.pods, "../cpu.pressure"), []byte("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"), 0o600))
+	for _, resource := range []string{"cpu", "memory", "io"} {
+		require.Contains(t, f.gather(t, "container_pressure_"+resource+"_waiting_seconds_total", "id"), "/kubepods")
+	}
 }
 
 func TestErrorsAreMetrics(t *testing.T) {

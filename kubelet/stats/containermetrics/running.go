@@ -53,9 +53,10 @@ func (e *Exporter) running(ctx context.Context) (byName, byPath map[string]*labe
 	if err != nil {
 		return nil, nil, fmt.Errorf("list sandboxes: %w", err)
 	}
+	images := e.images.read(ctx, e, sandboxes.Items)
 	for _, s := range sandboxes.Items {
 		pod := pods[types.UID(s.Labels[container.PodUIDLabel])]
-		add(&labelled{id: s.Id, labels: s.Labels, ownNetwork: pod != nil && !pod.Spec.HostNetwork})
+		add(&labelled{id: s.Id, image: images[s.Id], labels: s.Labels, ownNetwork: pod != nil && !pod.Spec.HostNetwork})
 	}
 	containers, err := e.containers(ctx, pods)
 	if err != nil {

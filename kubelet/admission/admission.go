@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
 	schedhelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -328,7 +327,9 @@ func checkHostPorts(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
 	return nil
 }
 
-func isUnspecified(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
+// isUnspecified reports whether the address stands for all others. The scheduler takes "::" for an address like any other: a Pod that it has
+// placed would be refused for ever.
+func isUnspecified(ip string) bool { return ip == "" || ip == "0.0.0.0" }
 
 // hostPorts returns the ports of the node that a Pod uses, with the addresses it binds them on.
 func hostPorts(pod *corev1.Pod) map[hostPort][]string {
@@ -347,56 +348,4 @@ func hostPorts(pod *corev1.Pod) map[hostPort][]string {
 		}
 	}
 	return out
-}
-
-// checkResources rejects a Pod whose requests exceed what the other Pods leave of the node.
-func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
-	if used := int64(len(others)); used+1 > a.config.MaxPods {
-		return insufficient(corev1.ResourcePods, 1, used, a.config.MaxPods)
-	}
-	allocatable := a.deps.Allocatable()
-	used := corev1.ResourceList{}
-	for _, other := range others {
-		for name, quantity := range resource.PodRequests(other, resource.PodResourcesOptions{}) {
-			if isClaimed(other, name) {
-				continue
-			}
-			sum := used[name]
-			sum.Add(quantity)
-			used[name] = sum
-		}
-	}
-	for name, wanted := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
-		limit, known := allocatable[name]
-		if wanted.IsZero() || !known && (allocatable == nil || !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
-			continue // others count it, like a resource of the whole cluster; but the node has all huge pages that it reports
-		}
-		if isClaimed(pod, name) || a.deps.Managed != nil && a.deps.Managed(name) {
-			continue
-		}
-		sum := used[name]
-		total := sum.DeepCopy()
-		total.Add(wanted)
-		if total.Cmp(limit) > 0 {
-			if name == corev1.ResourceCPU {
-				return insufficient(name, wanted.MilliValue(), sum.MilliValue(), limit.MilliValue())
-			}
-			return insufficient(name, wanted.Value(), sum.Value(), limit.Value())
-		}
-	}
-	return nil
-}
-
-// isClaimed reports whether the scheduler has allocated a ResourceClaim for an extended resource of a Pod: it is none of those that the node
-// counts, even if a device plugin provides, or has provided, others of that name.
-func isClaimed(pod *corev1.Pod, name corev1.ResourceName) bool {
-	claimed := pod.Status.ExtendedResourceClaimStatus
-	return claimed != nil && slices.ContainsFunc(claimed.RequestMappings, func(r corev1.ContainerExtendedResourceRequest) bool {
-		return r.ResourceName == string(name)
-	})
-}
-
-func insufficient(name corev1.ResourceName, requested, used, capacity int64) *status.Failure {
-	return reject("OutOf"+string(name), "Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-		name, requested, used, capacity)
 }

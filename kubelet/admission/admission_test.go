@@ -136,6 +136,10 @@ func TestAdmission(t *testing.T) {
 			reason: "NodePorts"},
 		{name: "port on another address", pod: testPod(withHostPort(80, "10.0.0.2")),
 			others: []*corev1.Pod{testPod(withHostPort(80, "10.0.0.1"))}},
+		{name: "port on all IPv6 addresses", pod: testPod(withHostPort(80, "::")),
+			others: []*corev1.Pod{testPod(withHostPort(80, "10.0.0.1"))}},
+		{name: "port on all addresses and on IPv6", pod: testPod(withHostPort(80, "::")),
+			others: []*corev1.Pod{testPod(withHostPort(80, "0.0.0.0"))}, reason: "NodePorts"},
 		{name: "other port", pod: testPod(withHostPort(81, "")), others: []*corev1.Pod{testPod(withHostPort(80, ""))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

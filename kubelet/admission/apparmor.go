@@ -1,13 +1,12 @@
 package admission
 
 import (
-	"bufio"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -18,7 +17,8 @@ const (
 )
 
 // checkAppArmor rejects a Pod that has not started and names a profile that this machine cannot apply. sys is where sysfs
-// is mounted. Where the kernel does not list its profiles, the runtime detects a missing one.
+// is mounted. Whether a profile is loaded is for the runtime to say each time it creates the container: another Pod of the
+// node may load it later.
 func checkAppArmor(pod *corev1.Pod, sys string) *status.Failure {
 	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 		return nil
@@ -31,21 +31,9 @@ func checkAppArmor(pod *corev1.Pod, sys string) *status.Failure {
 	if err != nil || !strings.HasPrefix(string(enabled), "Y") {
 		return reject(reasonAppArmor, "Cannot enforce AppArmor: AppArmor is not enabled on the host")
 	}
-	loaded, err := loadedProfiles(sys)
 	for _, profile := range profiles {
-		if profile.Type != corev1.AppArmorProfileTypeLocalhost {
-			continue
-		}
-		name := ""
-		if profile.LocalhostProfile != nil {
-			name = strings.TrimSpace(*profile.LocalhostProfile)
-		}
-		switch {
-		case name == "":
+		if profile.Type == corev1.AppArmorProfileTypeLocalhost && strings.TrimSpace(ptr.Deref(profile.LocalhostProfile, "")) == "" {
 			return reject(reasonAppArmor, "Cannot enforce AppArmor: a profile of type Localhost has no localhostProfile")
-		case err == nil && !loaded[name]:
-			return reject(reasonAppArmor, "Cannot enforce AppArmor: profile %q is not loaded: load it with apparmor_parser",
-				name)
 		}
 	}
 	return nil
@@ -69,25 +57,4 @@ func appArmorProfiles(pod *corev1.Pod) (named []*corev1.AppArmorProfile) {
 		}
 	}
 	return named
-}
-
-// loadedProfiles returns the names of the profiles that the kernel has loaded.
-func loadedProfiles(sys string) (map[string]bool, error) {
-	file, err := os.Open(filepath.Join(sys, "kernel/security/apparmor/profiles"))
-	if err != nil {
-		return nil, fmt.Errorf("read AppArmor's profiles: %w", err)
-	}
-	defer file.Close()
-	loaded, lines := map[string]bool{}, bufio.NewScanner(file)
-	for lines.Scan() {
-		name, mode := lines.Text(), strings.LastIndex(lines.Text(), " (")
-		if mode >= 0 { // the mode follows the name
-			name = name[:mode]
-		}
-		loaded[name] = true
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read AppArmor's profiles: %w", err)
-	}
-	return loaded, nil
 }

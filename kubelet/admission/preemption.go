@@ -3,10 +3,8 @@ package admission
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/podworker"
@@ -21,7 +19,7 @@ func (a *Admitter) Preempt(pod *corev1.Pod, others []*corev1.Pod) podworker.Pree
 	if !qos.IsCritical(pod) {
 		return podworker.Preemption{}
 	}
-	missing := a.shortages(pod, others)
+	missing := lacking(a.shortages(pod, others))
 	if len(missing) == 0 {
 		return podworker.Preemption{}
 	}
@@ -56,58 +54,33 @@ func preemptable(pod, other *corev1.Pod) bool {
 	return mine != nil && theirs != nil && *mine > *theirs
 }
 
-// shortage is how much of a resource a Pod lacks.
-type shortage struct {
+// lack is how much of a resource has to become free.
+type lack struct {
 	name   corev1.ResourceName
 	amount int64
 }
 
-// shortages are what a Pod lacks, sorted by name.
-type shortages []shortage
+type lacks []lack
 
-// shortages returns what the other Pods leave too little of for the Pod.
-func (a *Admitter) shortages(pod *corev1.Pod, others []*corev1.Pod) shortages {
-	var out shortages
-	if over := int64(len(others)) + 1 - a.config.MaxPods; over > 0 {
-		out = append(out, shortage{corev1.ResourcePods, over})
+func lacking(short []shortage) lacks {
+	var out lacks
+	for _, s := range short {
+		out = append(out, lack{s.name, s.missing()})
 	}
-	allocatable := a.deps.Allocatable()
-	for name, wanted := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {
-		limit, known := allocatable[name]
-		if wanted.IsZero() || !known && (allocatable == nil || !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
-			continue // as checkResources
-		}
-		over := amountOf(corev1.ResourceList{name: wanted}, name) - amountOf(corev1.ResourceList{name: limit}, name)
-		for _, other := range others {
-			over += request(other, name)
-		}
-		if over > 0 {
-			out = append(out, shortage{name, over})
-		}
-	}
-	slices.SortFunc(out, func(a, b shortage) int { return strings.Compare(string(a.name), string(b.name)) })
 	return out
 }
 
-// request returns how much of a resource a Pod requests, of CPU in thousandths.
+// request returns how much of a resource the end of a Pod makes free.
 func request(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	if name == corev1.ResourcePods {
 		return 1
 	}
-	return amountOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), name)
-}
-
-func amountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
-	quantity := list[name]
-	if name == corev1.ResourceCPU {
-		return quantity.MilliValue()
-	}
-	return quantity.Value()
+	return podRequests(pod)[name]
 }
 
 // without returns what is still missing when the Pods have ended.
-func (s shortages) without(pods []*corev1.Pod) shortages {
-	var out shortages
+func (s lacks) without(pods []*corev1.Pod) lacks {
+	var out lacks
 	for _, one := range s {
 		for _, pod := range pods {
 			one.amount -= request(pod, one.name)
@@ -121,7 +94,7 @@ func (s shortages) without(pods []*corev1.Pod) shortages {
 
 // choose returns few of the Pods which together have what is missing: again and again the one that comes closest, and of those that
 // come equally close the one with the smallest requests.
-func (s shortages) choose(pods []*corev1.Pod) []*corev1.Pod {
+func (s lacks) choose(pods []*corev1.Pod) []*corev1.Pod {
 	var chosen []*corev1.Pod
 	for rest := slices.Clone(pods); len(s) > 0 && len(rest) > 0; {
 		best := slices.MinFunc(rest, func(a, b *corev1.Pod) int {
@@ -136,7 +109,7 @@ func (s shortages) choose(pods []*corev1.Pod) []*corev1.Pod {
 }
 
 // distance returns how far the Pod is from having what is missing: the sum of the squares of the missing parts.
-func (s shortages) distance(pod *corev1.Pod) float64 {
+func (s lacks) distance(pod *corev1.Pod) float64 {
 	sum := 0.0
 	for _, one := range s {
 		if left := one.amount - request(pod, one.name); left > 0 {

@@ -47,6 +47,9 @@ func TestFormulas(t *testing.T) {
 		require.Equal(t, want, Quota(milli, DefaultQuotaPeriod), milli)
 	}
 	require.Positive(t, Quota(1<<62, DefaultQuotaPeriod), "no overflow")
+	for shares, want := range map[int64]uint64{0: 0, 1: 1, 2: 1, 512: 20, 1024: 39, 4096: 157, 262144: 10000, 1 << 40: 10000} {
+		require.Equal(t, want, cpuWeight(shares), shares)
+	}
 	for bytes, want := range map[int64]string{64 << 10: "64KB", 2 << 20: "2MB", 1 << 30: "1GB", 16 << 30: "16GB"} {
 		require.Equal(t, want, kernelPageSize(bytes))
 	}
@@ -339,7 +342,7 @@ func TestUnified(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, group, parent)
 	for file, want := range map[string]string{
-		group + "/cpu.weight":       "100", // 1024 shares
+		group + "/cpu.weight":       "39", // 1024 shares
 		group + "/cpu.max":          "150000 100000",
 		group + "/memory.max":       fmt.Sprint(64 << 20),
 		group + "/pids.max":         "50",

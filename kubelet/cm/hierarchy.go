@@ -186,7 +186,7 @@ func (l Limits) only(controller string) Limits {
 func (l Limits) resources(unified bool) *cgroupslib.Resources {
 	r := &cgroupslib.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: l.Memory}
 	if unified {
-		r.CpuWeight = cgroupslib.ConvertCPUSharesToCgroupV2Value(uint64(l.CPUShares))
+		r.CpuWeight = cpuWeight(l.CPUShares)
 	} else {
 		r.CpuShares = uint64(l.CPUShares)
 	}

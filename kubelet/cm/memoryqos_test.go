@@ -93,7 +93,7 @@ func TestMemoryQoSOfGroups(t *testing.T) {
 	require.NoError(t, manager(tiered).UpdateClasses(t.Context(), sum))
 	expect(map[string]string{
 		group + "/memory.low": fmt.Sprint(64 << 20), group + "/memory.min": "-",
-		class + "/memory.low": fmt.Sprint(64 << 20), class + "/memory.min": "-", class + "/cpu.weight": "100",
+		class + "/memory.low": fmt.Sprint(64 << 20), class + "/memory.min": "-", class + "/cpu.weight": "39",
 		pods + "/memory.min": fmt.Sprint(1<<30 + 64<<20), pods + "/memory.low": "-",
 	})
 	require.NoError(t, manager("").UpdateClasses(t.Context(), sum))
@@ -121,9 +121,9 @@ func TestMemoryQoSOfTheKernel(t *testing.T) {
 	require.NoError(t, m.UpdateClasses(t.Context(), RequestsOf(pod, true)))
 	for file, want := range map[string]string{
 		parent + "/memory.low": fmt.Sprint(64 << 20), parent + "/memory.max": fmt.Sprint(128 << 20),
-		parent + "/cpu.max": "200000 100000", parent + "/cpu.weight": "100",
+		parent + "/cpu.max": "200000 100000", parent + "/cpu.weight": "39",
 		root + "/kubepods/burstable/memory.low": fmt.Sprint(64 << 20), root + "/kubepods/memory.min": fmt.Sprint(64 << 20),
-		root + "/kubepods/burstable/cpu.weight": "100",
+		root + "/kubepods/burstable/cpu.weight": "39",
 	} {
 		got, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
 		require.NoError(t, err)

@@ -15,12 +15,14 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/qos"
 )
 
 const (
 	minShares, maxShares = 2, 262144
 	sharesPerCPU         = 1024
+	minWeight, maxWeight = 1, 10000
 	// DefaultQuotaPeriod is the period of CPU quotas, in microseconds.
 	DefaultQuotaPeriod int64 = 100_000
 	// minQuota is the smallest quota that the kernel accepts, in microseconds.
@@ -33,6 +35,19 @@ func Shares(milliCPU int64) int64 {
 		return maxShares
 	}
 	return max(milliCPU*sharesPerCPU/1000, minShares)
+}
+
+// cpuWeight converts CPU shares to the CPU weight of cgroup v2; 0 stays 0: unset. The scale is linear, as upstream's for the cgroups above
+// containers: the weight of a class is to be the sum of those of its Pods. The library's function, which runtimes use for containers, gives
+// many Pods with small requests more than one Pod that requests as much as they do together.
+func cpuWeight(shares int64) uint64 {
+	switch {
+	case shares == 0:
+		return 0
+	case shares >= maxShares:
+		return maxWeight
+	}
+	return uint64(minWeight + max(shares-minShares, 0)*(maxWeight-minWeight)/(maxShares-minShares))
 }
 
 // Quota converts thousandths of a CPU to the CPU time in microseconds for each period. 0 stays 0: no limit.
@@ -149,10 +164,20 @@ func hugepageLimits(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) 
 	return limits
 }
 
+// noHugepages returns a limit of 0 for every size of huge pages. Runtimes that are configured without the controller, as containerd is by
+// default, do not limit those of containers: then the cgroup of the Pod is the only limit.
+func (o ResourceOptions) noHugepages() map[string]uint64 {
+	limits := map[string]uint64{}
+	for _, size := range o.HugePageSizes {
+		limits[size] = 0
+	}
+	return limits
+}
+
 // readHugepages adds the hugepages-* amounts of the list to wanted, in bytes by the kernel's name of the size.
 func readHugepages(wanted map[string]uint64, list corev1.ResourceList) {
 	for name, amount := range list {
-		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		size, ok := resourcename.HugePageSize(name)
 		if !ok || amount.Sign() < 0 {
 			continue
 		}
@@ -189,7 +214,7 @@ type Limits struct {
 }
 
 // PodLimits returns the limits of a Pod's cgroup: shares of all that its containers request; quota and memory if every
-// container limits them; pidsLimit if it is positive.
+// container limits them; pidsLimit if it is positive; and the huge pages that they request, 0 of all other sizes.
 func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
 	cpuLimited, memoryLimited := true, true
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
@@ -203,7 +228,7 @@ func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
 		cpuLimited = cpuLimited || !own.Limits.Cpu().IsZero()
 		memoryLimited = memoryLimited || !own.Limits.Memory().IsZero()
 	}
-	result := Limits{CPUShares: minShares, Hugepages: map[string]uint64{}}
+	result := Limits{CPUShares: minShares, Hugepages: opts.noHugepages()}
 	readHugepages(result.Hugepages, requests)
 	if pidsLimit > 0 {
 		result.Pids = pidsLimit

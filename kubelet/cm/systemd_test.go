@@ -36,7 +36,7 @@ func TestSlices(t *testing.T) {
 		require.EqualValues(t, 100000, got.CpuPeriod)
 		require.True(t, got.SkipDevices, "devices are the runtime's")
 		if unified {
-			require.EqualValues(t, 100, got.CpuWeight, "1024 shares")
+			require.EqualValues(t, 39, got.CpuWeight, "1024 shares")
 		} else {
 			require.EqualValues(t, 1024, got.CpuShares)
 		}

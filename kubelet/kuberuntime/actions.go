@@ -115,7 +115,7 @@ func (p *planner) mainContainersForNewSandbox() []int {
 		succeeded := last != nil && last.State == container.StateExited && last.ExitCode == 0
 		switch policy := restartPolicy(c, p.pod); {
 		case policy == corev1.RestartPolicyOnFailure && succeeded:
-		case policy == corev1.RestartPolicyNever && c.RestartPolicy != nil && last != nil && !mayRunAgain(c, last):
+		case policy == corev1.RestartPolicyNever && last != nil && !mayRunAgain(c, last):
 		default:
 			starts = append(starts, i)
 		}

@@ -145,6 +145,8 @@ func TestComputeActionsSandbox(t *testing.T) {
 	hostStatus.Sandboxes[0].Linux.Namespaces.Options.Network = runtimeapi.NamespaceMode_NODE
 	ownPolicy := podOf(corev1.RestartPolicyNever, "a", "b")
 	ownPolicy.Spec.Containers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	ownOnFailure := podOf(corev1.RestartPolicyNever, "a", "b")
+	ownOnFailure.Spec.Containers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyOnFailure)
 	deleted := podOf(corev1.RestartPolicyAlways, "a")
 	deleted.DeletionTimestamp = &metav1.Time{Time: epoch}
 
@@ -170,7 +172,9 @@ func TestComputeActionsSandbox(t *testing.T) {
 		"Never retries one in which nothing ever ran": {podOf("Never", "a"),
 			notReady(statusOf(instance("a", container.StateCreated, 0, 20))), "pod xa-20 sandbox=1 +a"},
 		"Never, but a container has its own policy": {ownPolicy, notReady(statusOf(exited("a", 1, 20), exited("b", 1, 20))),
-			"pod sandbox=1 +a#1 +b#1"},
+			"pod sandbox=1 +a#1"},
+		"Never, and all that may run again is done": {ownOnFailure, notReady(statusOf(exited("a", 0, 20), exited("b", 1, 20))),
+			"pod finished"},
 		"OnFailure skips the succeeded": {podOf("OnFailure", "a", "b"),
 			notReady(statusOf(exited("a", 0, 20), exited("b", 1, 20))), "pod sandbox=1 +b#1"},
 		"OnFailure, all succeeded": {podOf("OnFailure", "a"), notReady(statusOf(exited("a", 0, 20))), "pod finished"},
@@ -202,6 +206,8 @@ func TestComputeActionsInit(t *testing.T) {
 		},
 	}}
 	unknown := instance("i", container.StateUnknown, 0, 11)
+	outOfMemory := exited("i", 0, 11)
+	outOfMemory.Reason = "OOMKilled"
 	old := statusOf(exited("i", 0, 5), exited("a", 0, 7)) // both before the sandbox was made
 	changed := running("s", 11)
 	changed.SpecHash++
@@ -219,6 +225,8 @@ func TestComputeActionsInit(t *testing.T) {
 		"earlier ones are gone": {podOf("Always", "init:i", "init:j", "a"), statusOf(exited("j", 0, 11)), Inputs{}, "+a"},
 		"failed":                {podOf("Always", "init:i", "a"), statusOf(exited("i", 1, 11)), Inputs{}, "+i#1!"},
 		"failed for good":       {podOf("Never", "init:i", "a"), statusOf(exited("i", 1, 11)), Inputs{}, "pod finished"},
+		"out of memory":         {podOf("OnFailure", "init:i", "a"), statusOf(outOfMemory), Inputs{}, "+i#1!"},
+		"out of memory, Never":  {podOf("Never", "init:i", "a"), statusOf(outOfMemory), Inputs{}, "pod finished"},
 		"failed with a rule":    {rule, statusOf(exited("i", 42, 11)), Inputs{}, "+i#1!"},
 		"failed past the rule":  {rule, statusOf(exited("i", 41, 11)), Inputs{}, "pod finished"},
 		"unknown":               {podOf("Always", "init:i", "a"), statusOf(unknown), Inputs{}, "-i:Unknown +i#1!"},

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -118,24 +119,25 @@ func (b *Builder) linuxSandbox(pod *corev1.Pod, opts SandboxOptions) (*runtimeap
 func (b *Builder) SandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
 	requests, limits := resourcehelper.PodRequests(pod, opts), resourcehelper.PodLimits(pod, opts)
+	resources = b.sandboxResources(requests.Cpu(), limits.Cpu(), limits.Memory())
+	if own := pod.Spec.Overhead; len(own) > 0 {
+		overhead = b.sandboxResources(own.Cpu(), own.Cpu(), own.Memory())
+	}
+	return resources, overhead
+}
+
+func (b *Builder) sandboxResources(cpuRequest, cpuLimit, memoryLimit *resource.Quantity) *runtimeapi.LinuxContainerResources {
 	r := &runtimeapi.LinuxContainerResources{
-		CpuShares:          cm.Shares(requests.Cpu().MilliValue()),
-		MemoryLimitInBytes: limits.Memory().Value(),
+		CpuShares: cm.Shares(cpuRequest.MilliValue()), MemoryLimitInBytes: memoryLimit.Value(),
 	}
 	if !b.config.Resources.NoCPUQuota {
 		r.CpuPeriod = cm.DefaultQuotaPeriod
 		if b.config.Resources.QuotaPeriod > 0 {
 			r.CpuPeriod = b.config.Resources.QuotaPeriod
 		}
-		r.CpuQuota = cm.Quota(limits.Cpu().MilliValue(), r.CpuPeriod)
+		r.CpuQuota = cm.Quota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
-	if len(pod.Spec.Overhead) > 0 {
-		overhead = &runtimeapi.LinuxContainerResources{
-			CpuShares:          cm.Shares(pod.Spec.Overhead.Cpu().MilliValue()),
-			MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value(),
-		}
-	}
-	return r, overhead
+	return r
 }
 
 // SysctlName returns a sysctl's name with dots between its parts. In the form with slashes a dot belongs to a part, such

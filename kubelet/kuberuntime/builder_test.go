@@ -57,6 +57,7 @@ func TestSandboxConfig(t *testing.T) {
 		Sysctls:                  []corev1.Sysctl{{Name: "net/ipv4/conf/eth0.1/forwarding", Value: "1"}, {Name: "kernel.shm_rmid_forced", Value: "1"}},
 	}
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}
+	pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("1Mi")}
 
 	got, warnings, err := testBuilder().SandboxConfig(pod, 2, SandboxOptions{CgroupParent: "/k/p", ExtraGroups: []int64{9}})
 	require.NoError(t, err)
@@ -90,6 +91,7 @@ func TestSandboxConfig(t *testing.T) {
 			},
 			Sysctls:   map[string]string{"net.ipv4.conf.eth0/1.forwarding": "1", "kernel.shm_rmid_forced": "1"},
 			Resources: &runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000},
+			Overhead:  &runtimeapi.LinuxContainerResources{CpuShares: 256, CpuPeriod: 100000, CpuQuota: 25000, MemoryLimitInBytes: 1 << 20},
 		},
 	}
 	require.Equal(t, want.String(), got.String())
@@ -182,6 +184,14 @@ func TestContainerConfigOfEphemeral(t *testing.T) {
 	start.TargetID = ""
 	_, err = testBuilder().ContainerConfig(ContainerInputs{Pod: pod, Start: start})
 	require.EqualError(t, err, "unable to find target container a")
+}
+
+func TestRealTimeStopSignal(t *testing.T) {
+	pod := podOf("Always", "a")
+	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{StopSignal: ptr.To(corev1.SIGRTMINPLUS3)}
+	got, err := testBuilder().ContainerConfig(ContainerInputs{Pod: pod, Start: Start{Container: &pod.Spec.Containers[0]}})
+	require.NoError(t, err)
+	require.Equal(t, runtimeapi.Signal_SIGRTMINPLUS3, got.StopSignal)
 }
 
 func TestContainerConfigRefuses(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,6 +16,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/envvars"
 	"github.com/berth-dev/berth/kubelet/securitycontext"
 )
+
+// signalNames converts the API's name of a real-time signal, such as SIGRTMIN+3, to the runtime's.
+var signalNames = strings.NewReplacer("+", "PLUS", "-", "MINUS")
 
 // ContainerInputs is what one container's configuration is built from.
 type ContainerInputs struct {
@@ -73,7 +77,7 @@ func (b *Builder) ContainerConfig(in ContainerInputs) (*runtimeapi.ContainerConf
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
-		signal, ok := runtimeapi.Signal_value[string(*c.Lifecycle.StopSignal)]
+		signal, ok := runtimeapi.Signal_value[signalNames.Replace(string(*c.Lifecycle.StopSignal))]
 		if !ok {
 			return nil, container.NewConfigError(fmt.Errorf("read lifecycle.stopSignal %q of container %q: not a signal",
 				*c.Lifecycle.StopSignal, c.Name))

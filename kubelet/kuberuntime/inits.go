@@ -9,6 +9,13 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
+const (
+	// reasonOOMKilled is the reason of a container of which the kernel has killed a process for lack of memory.
+	reasonOOMKilled = "OOMKilled"
+	// exitKilled is the exit code of a process that was killed.
+	exitKilled = 137
+)
+
 // planInitContainers plans the init containers and reports whether the main containers are planned in the same pass.
 func (p *planner) planInitContainers() bool {
 	list := p.pod.Spec.InitContainers
@@ -134,11 +141,13 @@ func (p *planner) planNewestInit(i int) bool {
 		p.resize(c, last) // never by a restart: the API server does not allow that for regular init containers
 		return false
 	}
-	if last.State == container.StateExited && last.ExitCode == 0 {
+	ended := *last
+	ended.ExitCode = exitCodeOfInit(last)
+	if last.State == container.StateExited && ended.ExitCode == 0 {
 		return p.pod.DeletionTimestamp == nil && p.startInitFrom(i+1)
 	}
 	if last.State == container.StateUnknown && restartPolicy(c, p.pod) == corev1.RestartPolicyNever ||
-		!p.shouldRestart(c, last) {
+		!p.shouldRestart(c, &ended) {
 		p.finish() // the init container has failed for good, and the Pod with it
 		return false
 	}
@@ -147,6 +156,15 @@ func (p *planner) planNewestInit(i int) bool {
 	}
 	p.start(podutil.Init, i, last, true)
 	return false
+}
+
+// exitCodeOfInit returns the exit code of a regular init container that has ended. One of whose processes the kernel has killed for lack of
+// memory has failed, even if its main process went on and ended with 0.
+func exitCodeOfInit(s *container.ContainerStatus) int32 {
+	if s.ExitCode == 0 && s.Reason == reasonOOMKilled {
+		return exitKilled
+	}
+	return s.ExitCode
 }
 
 func (p *planner) killUnknown(s *container.ContainerStatus, c *corev1.Container) {

@@ -83,7 +83,7 @@ func (p *planner) shouldRestart(c *corev1.Container, last *container.ContainerSt
 }
 
 // planRestartAll plans the restart of all containers in their sandbox if a container has ended in a way that demands it:
-// everything is stopped without grace and removed. The containers whose exit demands it are removed last, so that after
+// everything is stopped without preStop hooks, and removed. The containers whose exit demands it are removed last, so that after
 // a crash the same plan results.
 func (p *planner) planRestartAll() bool {
 	if p.pod.DeletionTimestamp != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL, unless the Pod is killed
-// without grace.
+// MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL.
 const MinGracePeriod int64 = 2
 
 // maxGracePeriod is the longest grace period, in seconds: half of what a time.Duration can be. The API accepts more, for "never".
@@ -83,8 +82,7 @@ func PodGracePeriod(pod *corev1.Pod, override *int64) int64 {
 }
 
 // KillGracePeriod returns the time in seconds that one container has to stop while its Pod keeps running. A failed probe
-// may set its own. The time includes the preStop hook; what is left for StopContainer is never less than MinGracePeriod,
-// unless the kill has 0.
+// may set its own. The time includes the preStop hook; what is left for StopContainer is never less than MinGracePeriod.
 func KillGracePeriod(pod *corev1.Pod, kill Kill) int64 {
 	return min(killGracePeriod(pod, kill), maxGracePeriod)
 }

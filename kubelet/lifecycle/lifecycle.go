@@ -99,7 +99,7 @@ func NewRunner(deps Deps) (*Runner, error) {
 	}
 	return &Runner{
 		exec:     deps.Exec,
-		http:     &http.Client{Transport: deps.HTTP},
+		http:     &http.Client{Transport: deps.HTTP, CheckRedirect: probe.CheckRedirect},
 		recorder: deps.Recorder,
 		clock:    deps.Clock,
 		metrics:  deps.Metrics,

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,30 @@ func TestHTTPHookIgnoresStatus(t *testing.T) {
 	require.Equal(t, "kube-lifecycle/1.36", agent)
 	server.Close()
 	require.ErrorContains(t, runner(t, fakeExec{}, nil).Run(t.Context(), target(host), hook), "run httpGet hook")
+}
+
+// TestHTTPHookStaysOnItsHost lets the container redirect its hook: to itself that is followed, to another host it ends the hook.
+func TestHTTPHookStaysOnItsHost(t *testing.T) {
+	var away, followed atomic.Bool
+	elsewhere, err := net.Listen("tcp", "127.0.0.2:0")
+	require.NoError(t, err)
+	other := &httptest.Server{Listener: elsewhere, Config: &http.Server{
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { away.Store(true) }),
+	}}
+	other.Start()
+	defer other.Close()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/stop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/next", http.StatusFound) })
+	mux.HandleFunc("/next", func(w http.ResponseWriter, r *http.Request) {
+		followed.Store(true)
+		http.Redirect(w, r, other.URL, http.StatusFound)
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	hook, host := httpHook(t, server, "")
+	require.NoError(t, runner(t, fakeExec{}, nil).Run(t.Context(), target(host), hook))
+	require.True(t, followed.Load(), "the same host")
+	require.False(t, away.Load(), "the hook reached another host")
 }
 
 func TestHTTPSHookFallsBackToHTTP(t *testing.T) {

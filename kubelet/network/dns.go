@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -95,16 +96,20 @@ func (d *DNS) policy(pod *corev1.Pod) (corev1.DNSPolicy, []Warning, error) {
 
 // clusterFirst returns the cluster's name servers, with the cluster's search domains before the node's.
 func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {
-	var searches []string
-	if d.ClusterDomain != "" {
-		services := "svc." + d.ClusterDomain
-		searches = []string{pod.Namespace + "." + services, services, d.ClusterDomain}
-	}
 	return &runtimeapi.DNSConfig{
 		Servers:  slices.Clone(d.ClusterDNS),
-		Searches: unique(append(searches, node.Searches...)),
+		Searches: unique(append(d.clusterSearches(pod.Namespace), node.Searches...)),
 		Options:  []string{"ndots:5"},
 	}
+}
+
+// clusterSearches returns the cluster's search domains for the Pods of a namespace.
+func (d *DNS) clusterSearches(namespace string) []string {
+	if d.ClusterDomain == "" {
+		return nil
+	}
+	services := "svc." + d.ClusterDomain
+	return []string{namespace + "." + services, services, d.ClusterDomain}
 }
 
 // nodeConfig reads the node's resolver configuration.
@@ -119,8 +124,27 @@ func (d *DNS) nodeConfig() (*runtimeapi.DNSConfig, error) {
 	return ParseResolvConf(content), nil
 }
 
-// ParseResolvConf parses a resolver file as resolv.conf(5) describes it: every nameserver, the last search list, the
-// last options. Unknown lines are ignored, as resolvers do.
+// CheckNode returns an error if the node's resolver configuration cannot be read, or has more search domains than Pods can have beside
+// those of the cluster: theirs are cut then.
+func (d *DNS) CheckNode() error {
+	node, err := d.nodeConfig()
+	if err != nil {
+		return err
+	}
+	most := maxSearchDomains - len(d.clusterSearches(""))
+	switch {
+	case len(node.Searches) > most:
+		return fmt.Errorf("resolver file %q has %d search domains: a Pod can have %d of them", d.ResolvConf, len(node.Searches), most)
+	case len(fittingSearches(node.Searches)) < len(node.Searches):
+		return fmt.Errorf("resolver file %q has a search domain of more than %d characters, or more than %d characters of them",
+			d.ResolvConf, validation.DNS1123SubdomainMaxLength, maxSearchListSize)
+	}
+	return nil
+}
+
+// ParseResolvConf parses a resolver file as resolv.conf(5) describes it: every nameserver, the last search list, and of every option
+// the last. Unknown lines are ignored, as resolvers do. So is the search domain ".", which systemd-resolved writes when there is no
+// other: it has no meaning beside the cluster's domains, and some resolvers, such as that of musl, fail because of it.
 func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 	config := &runtimeapi.DNSConfig{}
 	lines := bufio.NewScanner(bytes.NewReader(content))
@@ -140,12 +164,13 @@ func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 			config.Searches = nil
 			for _, domain := range fields[1:] {
 				if domain != "." {
-					domain = strings.TrimSuffix(domain, ".")
+					config.Searches = append(config.Searches, strings.TrimSuffix(domain, "."))
 				}
-				config.Searches = append(config.Searches, domain)
 			}
 		case "options":
-			config.Options = fields[1:]
+			for _, option := range fields[1:] {
+				setOption(config, option)
+			}
 		}
 	}
 	return config
@@ -160,15 +185,21 @@ func merge(config *runtimeapi.DNSConfig, own *corev1.PodDNSConfig) {
 		if option.Value != nil && *option.Value != "" {
 			entry += ":" + *option.Value
 		}
-		at := slices.IndexFunc(config.Options, func(have string) bool {
-			name, _, _ := strings.Cut(have, ":")
-			return name == option.Name
-		})
-		if at < 0 {
-			config.Options = append(config.Options, entry)
-		} else {
-			config.Options[at] = entry
-		}
+		setOption(config, entry)
+	}
+}
+
+// setOption adds an option, NAME or NAME:VALUE, in place of one of the same name.
+func setOption(config *runtimeapi.DNSConfig, option string) {
+	name, _, _ := strings.Cut(option, ":")
+	at := slices.IndexFunc(config.Options, func(have string) bool {
+		before, _, _ := strings.Cut(have, ":")
+		return before == name
+	})
+	if at < 0 {
+		config.Options = append(config.Options, option)
+	} else {
+		config.Options[at] = option
 	}
 }
 
@@ -180,20 +211,28 @@ func applyLimits(config *runtimeapi.DNSConfig) []Warning {
 		warnings = append(warnings, Warning{ReasonDNSConfigForming, "Nameserver limits were exceeded, some nameservers " +
 			"have been omitted, the applied nameserver line is: " + strings.Join(config.Servers, " ")})
 	}
-	keep, size := 0, -1
-	for keep < len(config.Searches) && keep < maxSearchDomains {
-		size += len(config.Searches[keep]) + 1
-		if size > maxSearchListSize {
-			break
-		}
-		keep++
-	}
-	if keep < len(config.Searches) {
-		config.Searches = config.Searches[:keep]
+	if kept := fittingSearches(config.Searches); len(kept) < len(config.Searches) {
+		config.Searches = kept
 		warnings = append(warnings, Warning{ReasonDNSConfigForming, "Search Line limits were exceeded, some search " +
 			"paths have been omitted, the applied search line is: " + strings.Join(config.Searches, " ")})
 	}
 	return warnings
+}
+
+// fittingSearches returns the search domains that resolvers accept: the first ones, without those that are longer than a name can be.
+// Some resolvers end the program when they meet such a domain.
+func fittingSearches(domains []string) []string {
+	kept, size := make([]string, 0, len(domains)), -1
+	for _, domain := range domains[:min(len(domains), maxSearchDomains)] {
+		if len(domain) > validation.DNS1123SubdomainMaxLength {
+			continue
+		}
+		if size += len(domain) + 1; size > maxSearchListSize {
+			break
+		}
+		kept = append(kept, domain)
+	}
+	return kept
 }
 
 // unique removes later duplicates.

@@ -87,9 +87,13 @@ fd00::1	h.d	h
 func TestDNS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	require.NoError(t, os.WriteFile(file, []byte(
-		"# a comment\nnameserver 9.9.9.9\nsearch first.example\nsearch corp.example. .\noptions ndots:2 rotate\n"), 0o600))
+		"# a comment\nnameserver 9.9.9.9\nsearch first.example\nsearch corp.example. .\noptions ndots:1 rotate\noptions ndots:2\n"), 0o600))
 	cluster := DNS{ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local", ResolvConf: file}
-	const clusterSearch = "shop.svc.cluster.local svc.cluster.local cluster.local corp.example ."
+	var long []string // 2023 characters
+	for i := range 8 {
+		long = append(long, strings.Repeat(string(rune('a'+i)), 252))
+	}
+	const clusterSearch = "shop.svc.cluster.local svc.cluster.local cluster.local corp.example"
 
 	for name, c := range map[string]struct {
 		dns                        DNS
@@ -99,20 +103,22 @@ func TestDNS(t *testing.T) {
 	}{
 		"ClusterFirst":   {cluster, corev1.PodSpec{DNSPolicy: "ClusterFirst"}, "10.96.0.10", clusterSearch, "ndots:5", ""},
 		"no policy":      {cluster, corev1.PodSpec{}, "10.96.0.10", clusterSearch, "ndots:5", ""},
-		"Default":        {cluster, corev1.PodSpec{DNSPolicy: "Default"}, "9.9.9.9", "corp.example .", "ndots:2 rotate", ""},
-		"host network":   {cluster, corev1.PodSpec{DNSPolicy: "ClusterFirst", HostNetwork: true}, "9.9.9.9", "corp.example .", "ndots:2 rotate", ""},
+		"Default":        {cluster, corev1.PodSpec{DNSPolicy: "Default"}, "9.9.9.9", "corp.example", "ndots:2 rotate", ""},
+		"host network":   {cluster, corev1.PodSpec{DNSPolicy: "ClusterFirst", HostNetwork: true}, "9.9.9.9", "corp.example", "ndots:2 rotate", ""},
 		"WithHostNet":    {cluster, corev1.PodSpec{DNSPolicy: "ClusterFirstWithHostNet", HostNetwork: true}, "10.96.0.10", clusterSearch, "ndots:5", ""},
-		"no cluster DNS": {DNS{ResolvConf: file}, corev1.PodSpec{}, "9.9.9.9", "corp.example .", "ndots:2 rotate", ReasonMissingClusterDNS},
+		"no cluster DNS": {DNS{ResolvConf: file}, corev1.PodSpec{}, "9.9.9.9", "corp.example", "ndots:2 rotate", ReasonMissingClusterDNS},
 		"no file":        {DNS{}, corev1.PodSpec{DNSPolicy: "Default"}, "127.0.0.1", ".", "", ""},
 		"None":           {cluster, corev1.PodSpec{DNSPolicy: "None", DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}}}, "1.1.1.1", "", "", ""},
 		"too many": {cluster, corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3"}}},
 			"10.96.0.10 1.1.1.1 2.2.2.2", clusterSearch, "ndots:5", ReasonDNSConfigForming},
-		"too long": {DNS{}, corev1.PodSpec{DNSPolicy: "None", DNSConfig: &corev1.PodDNSConfig{
-			Searches: []string{strings.Repeat("a", 2000), strings.Repeat("b", 48)}}}, "", strings.Repeat("a", 2000), "", ReasonDNSConfigForming},
+		"too long": {DNS{}, corev1.PodSpec{DNSPolicy: "None", DNSConfig: &corev1.PodDNSConfig{Searches: append(long, strings.Repeat("z", 25))}},
+			"", strings.Join(long, " "), "", ReasonDNSConfigForming},
+		"longer than a name": {DNS{}, corev1.PodSpec{DNSPolicy: "None", DNSConfig: &corev1.PodDNSConfig{
+			Searches: []string{"a", strings.Repeat("b", 254), "c"}}}, "", "a c", "", ReasonDNSConfigForming},
 		"merged": {cluster, corev1.PodSpec{DNSPolicy: "Default", DNSConfig: &corev1.PodDNSConfig{
 			Nameservers: []string{"9.9.9.9", "8.8.8.8"}, Searches: []string{"corp.example", "my.example"},
 			Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("3")}, {Name: "edns0"}},
-		}}, "9.9.9.9 8.8.8.8", "corp.example . my.example", "ndots:3 rotate edns0", ""},
+		}}, "9.9.9.9 8.8.8.8", "corp.example my.example", "ndots:3 rotate edns0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, warnings, err := c.dns.ForPod(podWith(func(p *corev1.Pod) { p.Spec = c.spec }))
@@ -129,4 +135,19 @@ func TestDNS(t *testing.T) {
 	}
 	_, _, err := (&DNS{ResolvConf: file + ".absent"}).ForPod(podWith(nil))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestNodeWithTooManySearchDomains(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	check := func(clusterDomain string, domains ...string) error {
+		require.NoError(t, os.WriteFile(file, []byte("search "+strings.Join(domains, " ")+"\n"), 0o600))
+		return (&DNS{ResolvConf: file, ClusterDomain: clusterDomain}).CheckNode()
+	}
+	many := strings.Split(strings.TrimSuffix(strings.Repeat("a,", 30), ","), ",")
+	require.NoError(t, check("cluster.local", many[:29]...))
+	require.ErrorContains(t, check("cluster.local", many...), "has 30 search domains: a Pod can have 29")
+	require.NoError(t, check("", many...))
+	require.ErrorContains(t, check("", strings.Repeat("a", 254)), "more than 253 characters")
+	require.ErrorIs(t, (&DNS{ResolvConf: file + ".absent"}).CheckNode(), os.ErrNotExist)
+	require.NoError(t, (&DNS{}).CheckNode())
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/config"
 )
@@ -31,4 +32,32 @@ func TestForciblyDeletedPodsDoNotCount(t *testing.T) {
 	require.True(t, f.manager.Has(p.UID), "its end is waited for")
 	release()
 	f.waitFor("gone", func() bool { return !f.manager.Has(p.UID) })
+}
+
+// TestPodsThatHaveEndedDoNotCount: the API knows that the Pod has ended, and the scheduler gives its resources to others, while its sandbox
+// still stops.
+func TestPodsThatHaveEndedDoNotCount(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	release := f.runtime.Block("StopPodSandbox")
+	defer release()
+	f.runtime.Exit("main", 0)
+	ended := f.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
+	others := func() int {
+		f.admitter.mu.Lock()
+		defer f.admitter.mu.Unlock()
+		return len(f.admitter.others)
+	}
+	f.add(pod("b"))
+	require.Zero(t, others())
+	release()
+
+	f.stop()
+	f.start()
+	p.Status = ended
+	f.add(p)
+	f.add(pod("c"))
+	require.Zero(t, others(), "nor after a restart")
 }

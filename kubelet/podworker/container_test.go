@@ -159,6 +159,7 @@ func TestRestartAllContainersCondition(t *testing.T) {
 		return running(s) && restarting(corev1.ConditionFalse)(s)
 	})
 	require.Equal(t, 4, f.runtime.Calls("CreateContainer"), "both are made anew")
+	require.Equal(t, []int64{kuberuntime.MinGracePeriod}, f.runtime.StopTimeouts(), "the other one has time to end")
 	var removed []string
 	for _, c := range s.ContainerStatuses {
 		removed = append(removed, "a "+strings.TrimPrefix(c.ContainerID, "containerd://"))

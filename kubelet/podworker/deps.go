@@ -124,8 +124,10 @@ type ContainerRequest struct {
 type Builder interface {
 	// PreparePod creates the Pod's directories and cgroup. It may be called again.
 	PreparePod(ctx context.Context, pod *corev1.Pod) error
-	// PrepareResources has drivers prepare the ResourceClaims of the Pod. It may be called again; ReleasePod undoes it.
+	// PrepareResources has drivers prepare the ResourceClaims of the Pod. It may be called again.
 	PrepareResources(ctx context.Context, pod *corev1.Pod) error
+	// UnprepareResources has drivers unprepare the ResourceClaims of a Pod that is stopped. It may be called again.
+	UnprepareResources(ctx context.Context, uid types.UID) error
 	// RuntimeHandler returns the name of the runtime handler of a new sandbox; the API server has it.
 	RuntimeHandler(ctx context.Context, pod *corev1.Pod) (string, error)
 	// Sandbox returns the sandbox's configuration.
@@ -149,7 +151,7 @@ type Builder interface {
 	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
 	// SetClassRequests sets the limits of the cgroups of the classes of Pods for the sums of what their Pods request.
 	SetClassRequests(ctx context.Context, requests cm.Requests) error
-	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
+	// ReleasePod undoes PreparePod, PrepareResources and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.
 	ReleasePod(ctx context.Context, uid types.UID) error
 	// ForgetPod removes what ReleasePod left, after the volumes are unmounted and the Pod is gone from the API.
@@ -241,7 +243,7 @@ func (c Config) withDefaults() Config {
 type Deps struct {
 	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
-	// OnPodReleased is called for each Pod that uses nothing of the node any more: its containers have ended.
+	// OnPodReleased is called for each Pod whose containers have ended for good. It may be called again.
 	OnPodReleased func(uid types.UID)
 
 	// Signals are created before the Manager, which handles them from Start on.

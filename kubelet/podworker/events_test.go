@@ -75,13 +75,13 @@ func TestEventsMatchUpstream(t *testing.T) {
 			before: func(f *fixture) { f.runtime.FailNext("StopPodSandbox", errors.New("busy")) }, then: remove},
 		"Warning FailedPreStopHook PreStopHook failed": {
 			before: func(f *fixture) { f.hooks.fail(errors.New("exit 1")) }, change: preStop, then: remove},
-		"Normal ResizeStarted Pod resize started: ":     {before: none, then: resize(nil)},
-		"Normal ResizeCompleted Pod resize completed: ": {before: none, then: resize(nil)},
-		"Warning ResizeDeferred later": {before: none,
+		"Normal ResizeStarted Pod resize started: {":     {before: none, then: resize(nil)},
+		"Normal ResizeCompleted Pod resize completed: {": {before: none, then: resize(nil)},
+		"Warning ResizeDeferred Pod resize Deferred: {": {before: none,
 			then: resize(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})},
-		"Warning ResizeInfeasible never": {before: none,
+		"Warning ResizeInfeasible Pod resize Infeasible: {": {before: none,
 			then: resize(&status.Failure{Reason: corev1.PodReasonInfeasible, Message: "never"})},
-		"Warning ResizeError Pod resize error: ": {
+		"Warning ResizeError Pod resize error: {": {
 			before: func(f *fixture) { f.runtime.FailNext("UpdateContainerResources", errors.New("busy")) }, then: resize(nil)},
 		"Normal DeadlineExceeded Pod was active on the node longer than the specified deadline": {
 			before: none,

@@ -62,9 +62,11 @@ func TestContainersOfEndedPodsAreDiscarded(t *testing.T) {
 	f.waitStatus("uid-b", "running", running)
 	f.runtime.Exit("ends", 0)
 	f.waitStatus(ended.UID, "succeeded", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
-	f.waitFor("nothing of it is in use", func() bool { return len(f.manager.ActivePods()) == 1 })
-	require.NoError(t, f.manager.DiscardEnded(t.Context()))
-	require.Equal(t, 1, f.runtime.Calls("RemoveContainer"))
+	require.Len(t, f.manager.ActivePods(), 1)
+	f.waitFor("its sandbox has stopped, and its container is removed", func() bool {
+		require.NoError(t, f.manager.DiscardEnded(t.Context()))
+		return f.runtime.Calls("RemoveContainer") == 1
+	})
 	require.NoError(t, f.manager.DiscardEnded(t.Context()), "again")
 	require.Equal(t, 1, f.runtime.Running()["main"])
 	s := f.waitStatus(ended.UID, "succeeded", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })

@@ -283,6 +283,8 @@ type builder struct {
 	handlerErr error
 	// resourcesErr is what each PrepareResources fails with.
 	resourcesErr error
+	// unprepare, if set, is what UnprepareResources does.
+	unprepare func() error
 	// cpus are those of all containers; placed are the distinct values of the container main in calls of Placed, in order.
 	cpus   string
 	placed []string
@@ -438,6 +440,16 @@ func (b *builder) burstableCPU() int64 {
 		return -1
 	}
 	return b.classes[len(b.classes)-1].BurstableCPU
+}
+
+func (b *builder) UnprepareResources(context.Context, types.UID) error {
+	b.mu.Lock()
+	unprepare := b.unprepare
+	b.mu.Unlock()
+	if unprepare == nil {
+		return nil
+	}
+	return unprepare()
 }
 
 func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }

@@ -134,7 +134,8 @@ func withImageReason(err error) error {
 
 // clearImageFailure clears the container's waiting reason if it was its image.
 func (w *worker) clearImageFailure(name string) {
-	if strings.Contains(w.waiting[name].Reason, "Image") || w.waiting[name].Reason == images.ReasonUnavailable {
+	switch reason := w.waiting[name].Reason; {
+	case strings.Contains(reason, "Image"), reason == images.ReasonUnavailable, reason == images.ReasonBadSignature:
 		delete(w.waiting, name)
 	}
 }

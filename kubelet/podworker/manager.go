@@ -143,7 +143,9 @@ func (m *Manager) addPod(pod *corev1.Pod, attempts map[string]uint32) {
 	if w.rejected = rejected; rejected == nil && !podutil.IsTerminal(&pod.Status) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
-	if rejected == nil {
+	if podutil.IsTerminal(&pod.Status) && containersEnded(&pod.Status) {
+		w.vacated.Store(true)
+	} else if rejected == nil {
 		m.countRequests(w, w.pod)
 		m.recoverResize(w)
 		m.preempt(w, preemption)
@@ -219,7 +221,7 @@ func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 		if request := m.resizes[w]; request != nil && request.granted {
 			known = request.desired
 		}
-		if w != but && known != nil && w.rejected == nil && !w.preempted && !w.removedFromSource && !w.released.Load() {
+		if w != but && known != nil && w.rejected == nil && !w.preempted && !w.removedFromSource && !w.vacated.Load() {
 			others = append(others, known)
 		}
 	}

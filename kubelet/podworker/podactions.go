@@ -122,11 +122,7 @@ func (a *podActions) killContainer(ctx context.Context, pod *corev1.Pod, kill ku
 	a.eventNormal(kill.Status.Name, "Killing", "%s", kill.Message)
 	stop := kuberuntime.Stop{Status: kill.Status, Container: kill.Container}
 	if grace <= 0 { // there is no time for a hook
-		least := kuberuntime.MinGracePeriod
-		if kill.GracePeriod != nil {
-			least = 0
-		}
-		return a.stopContainer(ctx, kill.Status, least)
+		return a.stopContainer(ctx, kill.Status, kuberuntime.MinGracePeriod)
 	}
 	deadline := a.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
 	endHook := a.runPreStop(ctx, pod, stop, deadline, ip)

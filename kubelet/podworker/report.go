@@ -37,7 +37,7 @@ func (w *worker) report() {
 		return // an earlier process wrote its last status, or it is not known yet
 	}
 	w.reported = true
-	w.setStatus(status.Compute(status.Input{
+	next := status.Compute(status.Input{
 		Pod:         w.pod,
 		Old:         w.lastStatus(),
 		Runtime:     w.runtime,
@@ -55,7 +55,11 @@ func (w *worker) report() {
 			return w.m.deps.Builder.DeviceStatus(w.pod, container)
 		},
 		Now: w.m.deps.Clock.Now(),
-	}))
+	})
+	if podutil.IsTerminal(&next) && w.ended() && !w.vacated.Load() {
+		w.m.vacate(w) // the scheduler, which reads the status, gives what it had to others, whose admission must not fail
+	}
+	w.setStatus(next)
 }
 
 // prepared reports whether sandbox, network and volumes are ready. A container in the sandbox shows that the volumes are mounted, also to a
@@ -69,9 +73,12 @@ func (w *worker) prepared() bool {
 		slices.ContainsFunc(w.runtime.Containers, func(c *container.ContainerStatus) bool { return c.SandboxID == box.Id })
 }
 
-// ended reports whether no container of the Pod runs or will run again. The last status does not wait for the sandboxes
-// to stop.
+// ended reports whether no container of the Pod runs or will run again, and no driver has its ResourceClaims prepared: after the last status
+// others allocate their devices. The last status of a Pod without claims does not wait for the sandboxes to stop.
 func (w *worker) ended() bool {
+	if w.claimsPrepared() {
+		return false
+	}
 	return w.stopped || w.ops[opStop] != nil && len(w.runtime.Running()) == 0
 }
 

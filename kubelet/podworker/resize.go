@@ -32,7 +32,9 @@ const (
 type resize struct {
 	desired *corev1.Pod
 	pending *status.Failure
-	cgroup  cgroupState
+	// generation is that of the spec for which pending was reported.
+	generation int64
+	cgroup     cgroupState
 	// requested are the resources last set on a running container, by its id.
 	requested map[string]*runtimeapi.LinuxContainerResources
 	// pinned are the CPUs that this process last set on a running container, by its id; none if it does not know them.
@@ -173,20 +175,14 @@ func (w *worker) allocate() {
 	r.trigger = ""
 	r.deferred = why != nil && why.Reason == corev1.PodReasonDeferred
 	if why != nil {
-		if r.pending == nil || *r.pending != *why {
-			w.eventWarning("", "Resize"+why.Reason, "%s", why.Message)
-			if why.Reason == corev1.PodReasonInfeasible {
-				w.m.deps.Metrics.ResizeInfeasible(why.Detail)
-			}
-		}
-		r.pending = why
+		w.reportPendingResize(why)
 		return
 	}
 	w.pod, r.pending, r.lastErr = r.desired, nil, ""
 	w.m.deps.Allocations.Allocate(w.pod)
 	r.cgroup, r.inProgress, r.startedAt = cgroupStale, true, w.m.deps.Clock.Now()
 	w.retries.done(opResize)
-	w.eventNormal("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
+	w.eventNormal("", "ResizeStarted", "%s", resizeMessage("Pod resize started", w.pod, ""))
 	w.m.retryDeferred(triggerResize) // it may have less than before
 }
 
@@ -211,7 +207,7 @@ func (w *worker) actuate(ctx context.Context, actions kuberuntime.Actions) {
 		if r.inProgress {
 			r.inProgress = false
 			w.recordResizeResult(true)
-			w.eventNormal("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
+			w.eventNormal("", "ResizeCompleted", "%s", resizeMessage("Pod resize completed", w.pod, ""))
 		}
 		return
 	}
@@ -286,7 +282,7 @@ func (w *worker) actuated(ctx context.Context, step *actuation, err error) {
 		w.recordResizeResult(false)
 		if message := errorMessage(err); message != r.lastErr {
 			r.lastErr = message
-			w.eventWarning("", "ResizeError", "Pod resize error: %s", message)
+			w.eventWarning("", "ResizeError", "%s", resizeMessage("Pod resize error", w.pod, message))
 		}
 		w.recordFailure(opResize, err)
 		return
@@ -307,12 +303,18 @@ func (r *resize) status() *status.Resize {
 	}
 }
 
-// release records that a Pod does not use resources of the node any more.
-func (m *Manager) release(w *worker) {
+// vacate makes the resources of a Pod free for others: its containers have ended for good. Sandbox and volumes may still be there.
+func (m *Manager) vacate(w *worker) {
 	m.deps.OnPodReleased(w.uid) // before others count on what it had
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w.released.Store(true)
+	w.vacated.Store(true)
 	m.countRequests(w, nil)
 	m.evaluateResizes(nil, triggerEnd)
+}
+
+// release records that a Pod does not use anything of the node any more.
+func (m *Manager) release(w *worker) {
+	m.vacate(w)
+	w.released.Store(true)
 }

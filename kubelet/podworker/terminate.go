@@ -11,22 +11,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/timeline"
 )
 
 const (
-	opStop    = "stop"
-	opCleanup = "cleanup"
-	opRemove  = "purge"
+	opStop      = "stop"
+	opUnprepare = "unprepare"
+	opCleanup   = "cleanup"
+	opRemove    = "purge"
 )
 
 // orphanGrace is the grace period of an orphaned Pod's containers, in seconds.
 const orphanGrace = 1
 
 // terminate continues the Pod's termination: first it waits for the operations under way, then it stops containers and
-// sandboxes, then it unmounts the volumes.
+// sandboxes, then drivers unprepare its ResourceClaims, then it unmounts the volumes.
 func (w *worker) terminate(ctx context.Context) {
 	if stop := w.ops[opStop]; stop != nil {
 		if w.gracePeriod() < w.stopGrace {
@@ -35,7 +37,7 @@ func (w *worker) terminate(ctx context.Context) {
 		return
 	}
 	if len(w.ops) > 0 {
-		if w.ops[opCleanup] == nil {
+		if w.ops[opUnprepare] == nil && w.ops[opCleanup] == nil {
 			w.invalidate() // operations that are being cancelled may still change the runtime
 		}
 		return
@@ -43,7 +45,11 @@ func (w *worker) terminate(ctx context.Context) {
 	if !w.stopped {
 		w.stopPod(ctx)
 	}
-	if w.stopped && !w.cleanedUp {
+	switch {
+	case !w.stopped || w.cleanedUp:
+	case w.claimsPrepared():
+		w.unprepare(ctx)
+	default:
 		w.cleanup(ctx)
 	}
 	if w.cleanedUp {
@@ -95,6 +101,28 @@ func (w *worker) gracePeriod() int64 {
 		return orphanGrace // removed by force
 	}
 	return kuberuntime.PodGracePeriod(w.pod, w.graceOverride)
+}
+
+// claimsPrepared reports whether drivers may have ResourceClaims of the Pod prepared.
+func (w *worker) claimsPrepared() bool { return !w.unprepared && podutil.HasClaims(w.pod) }
+
+// unprepare starts to have drivers unprepare the Pod's ResourceClaims.
+func (w *worker) unprepare(ctx context.Context) {
+	if w.backingOff(opUnprepare) {
+		return
+	}
+	w.startOp(ctx, opUnprepare, op{}, func(ctx context.Context) func() {
+		err := w.m.deps.Builder.UnprepareResources(ctx, w.uid)
+		return func() {
+			if err != nil {
+				w.eventWarning("", "FailedUnprepareDynamicResources", "Failed to unprepare dynamic resources: %s", errorMessage(err))
+				w.failStep(ctx, opUnprepare, err)
+				return
+			}
+			w.retries.done(opUnprepare)
+			w.unprepared = true
+		}
+	})
 }
 
 // cleanup starts to remove the Pod's volumes, cgroup and directories.

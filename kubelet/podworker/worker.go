@@ -45,8 +45,8 @@ type worker struct {
 	logger *slog.Logger
 	wake   wakeup.Signal
 
-	// released says that the Pod uses nothing of the node any more.
-	released atomic.Bool
+	// released says that the Pod uses nothing of the node any more, and vacated, which may be earlier, that its resources are free for others.
+	released, vacated atomic.Bool
 	// lastState is the state after the last sync, for the metrics.
 	lastState atomic.Pointer[WorkerState]
 
@@ -122,12 +122,14 @@ type worker struct {
 	podKilled bool // the last stop of all containers and sandboxes succeeded
 	stopped   bool // all containers and sandboxes have stopped
 	stopGrace int64
-	cleanedUp bool // volumes, cgroup and directories are removed
-	reported  bool
-	wasReady  bool
-	firstSeen time.Time // of a Pod without a status; zero when it has come to run
-	purged    bool      // nothing is left of it in the runtime or on the disk
-	stopSpan  *timeline.Span
+	// unprepared says that drivers have unprepared the Pod's ResourceClaims since then.
+	unprepared bool
+	cleanedUp  bool // volumes, cgroup and directories are removed
+	reported   bool
+	wasReady   bool
+	firstSeen  time.Time // of a Pod without a status; zero when it has come to run
+	purged     bool      // nothing is left of it in the runtime or on the disk
+	stopSpan   *timeline.Span
 }
 
 // op is an operation that runs beside the worker.

@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/volume"
@@ -51,6 +54,33 @@ func TestVolumesImageAndSandboxAtTheSameTime(t *testing.T) {
 	require.Zero(t, f.runtime.Calls("CreateContainer"), "nothing is created before the volumes are there")
 	mount()
 	f.waitStatus("uid-a", "running", running)
+}
+
+// TestImageFailureIsClearedByTheImage has the image appear on the node, while the Pod's volumes keep the container from starting.
+func TestImageFailureIsClearedByTheImage(t *testing.T) {
+	for _, reason := range []string{images.ReasonUnavailable, images.ReasonBadSignature, images.ReasonPull} {
+		t.Run(reason, func(t *testing.T) {
+			f := newFixture(t)
+			waits := func(reason string) func(corev1.PodStatus) bool {
+				return func(s corev1.PodStatus) bool {
+					return len(s.ContainerStatuses) > 0 && s.ContainerStatuses[0].State.Waiting != nil &&
+						s.ContainerStatuses[0].State.Waiting.Reason == reason
+				}
+			}
+			mount, pull := f.volumes.block(), f.runtime.Block("PullImage")
+			f.runtime.FailNext("PullImage", grpcstatus.Error(codes.Unknown, reason+": not now"))
+			f.add(pod("a"))
+			f.waitFor("pull", func() bool { return f.runtime.Calls("PullImage") == 1 })
+			inspect := f.runtime.Block("ImageStatus")
+			pull()
+			f.waitStatus("uid-a", "failure", waits(reason))
+			f.runtime.AddImage("app:1")
+			inspect()
+			f.waitStatus("uid-a", "no failure", waits("ContainerCreating"))
+			mount()
+			f.waitStatus("uid-a", "running", running)
+		})
+	}
 }
 
 func TestCrashLoopWaits(t *testing.T) {

@@ -122,6 +122,12 @@ func New(deps Deps, config Config) (*Helper, error) {
 	return h, nil
 }
 
+// DelegateIDs limits the ids of user namespaces to those that the machine's administrator has delegated to the kubelet. The node takes as many
+// Pods.
+func (h *Helper) DelegateIDs(ctx context.Context, pods int64) error {
+	return h.users.Delegate(ctx, pods)
+}
+
 // UpdateRuntimeStatus takes over which features the runtime has.
 func (h *Helper) UpdateRuntimeStatus(resp *runtimeapi.StatusResponse) {
 	recursive := false
@@ -434,6 +440,11 @@ func (h *Helper) SetClassRequests(ctx context.Context, requests cm.Requests) err
 		return err
 	}
 	return h.deps.Cgroups.UpdateClasses(ctx, requests)
+}
+
+// UnprepareResources implements podworker.Builder.
+func (h *Helper) UnprepareResources(ctx context.Context, uid types.UID) error {
+	return h.deps.Managers.UnpreparePod(ctx, uid)
 }
 
 // ReleasePod implements podworker.Builder.

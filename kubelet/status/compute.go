@@ -152,7 +152,8 @@ func isTerminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// setAddresses sets the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
+// setAddresses sets the node's and the Pod's addresses. An ended Pod keeps those that it had. Before that, those of a sandbox that is gone are
+// not the Pod's any more: the network plugin may give them to another one.
 func setAddresses(in *Input, out *corev1.PodStatus) {
 	if len(in.HostIPs) > 0 {
 		out.HostIP, out.HostIPs = in.HostIPs[0], nil
@@ -163,11 +164,12 @@ func setAddresses(in *Input, out *corev1.PodStatus) {
 	var ips []string
 	switch {
 	case in.Pod.Spec.HostNetwork:
-		if out.PodIP == "" {
-			ips = in.HostIPs
-		}
+		ips = hostNetworkAddresses(out.PodIPs, in.HostIPs)
 	case in.Runtime != nil:
 		ips = container.OnePerFamily(in.Runtime.IPs, out.HostIP)
+		if !in.Ended {
+			out.PodIP, out.PodIPs = "", nil
+		}
 	}
 	if len(ips) == 0 {
 		return
@@ -176,6 +178,19 @@ func setAddresses(in *Input, out *corev1.PodStatus) {
 	for _, ip := range ips {
 		out.PodIPs = append(out.PodIPs, corev1.PodIP{IP: ip})
 	}
+}
+
+// hostNetworkAddresses returns the addresses of a Pod on the host's network, which are the node's when it starts. They stay for its life, but one
+// of the other family is added when the node gets it.
+func hostNetworkAddresses(have []corev1.PodIP, node []string) []string {
+	if len(have) == 0 {
+		return node
+	}
+	var ips []string
+	for _, ip := range have {
+		ips = append(ips, ip.IP)
+	}
+	return container.OnePerFamily(append(ips, node...), ips[0])
 }
 
 // setPhase sets the phase from the container statuses in out.

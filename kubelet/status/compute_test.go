@@ -346,3 +346,46 @@ func TestPodHasOneAddressOfEachFamily(t *testing.T) {
 	require.Equal(t, "fd00::2", s.PodIP)
 	require.Equal(t, []corev1.PodIP{{IP: "fd00::2"}, {IP: "10.1.0.2"}}, s.PodIPs)
 }
+
+// TestContainersThatAllRestart follows what one container's exit restarts: none of them may seem to have ended for good while init
+// containers run again, and none counts twice.
+func TestContainersThatAllRestart(t *testing.T) {
+	never := corev1.ContainerRestartPolicyNever
+	p := withInit(pod(corev1.RestartPolicyNever, "a", "b", "done"), false, "i")
+	p.Spec.Containers[1].RestartPolicy = &never
+	p.Spec.Containers[1].RestartPolicyRules = []corev1.ContainerRestartRule{{
+		Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
+		},
+	}}
+	in := status.Input{Pod: p, Now: now, Runtime: held(exited("i", 0, 0), running("a", 0), running("b", 0), exited("done", 0, 0))}
+	compute := func(list ...*container.ContainerStatus) corev1.PodStatus {
+		in.Runtime = held(list...)
+		in.Old = status.Compute(in)
+		return in.Old
+	}
+	in.Old = status.Compute(in)
+	compute(exited("i", 0, 0), running("a", 0), exited("b", 42, 0), exited("done", 0, 0))
+	compute(exited("i", 0, 0), exited("a", 137, 0), exited("b", 42, 0))
+	compute(exited("b", 42, 0))
+	out := compute()
+	for _, s := range append(out.ContainerStatuses, out.InitContainerStatuses...) {
+		require.NotNil(t, s.State.Waiting, s.Name)
+		require.False(t, s.Ready, s.Name)
+		require.EqualValues(t, 1, s.RestartCount, s.Name)
+		require.Equal(t, "RestartingAllContainers", s.LastTerminationState.Terminated.Reason, s.Name)
+	}
+	require.EqualValues(t, 42, out.ContainerStatuses[1].LastTerminationState.Terminated.ExitCode)
+
+	out = compute(running("i", 1))
+	require.Equal(t, corev1.PodPending, out.Phase)
+	require.NotNil(t, out.ContainerStatuses[0].State.Waiting)
+	require.EqualValues(t, 1, out.InitContainerStatuses[0].RestartCount)
+	require.Equal(t, "RestartingAllContainers", out.InitContainerStatuses[0].LastTerminationState.Terminated.Reason)
+	out = compute(exited("i", 0, 1), running("a", 1), running("b", 1), running("done", 1))
+	require.Equal(t, corev1.PodRunning, out.Phase)
+	for _, s := range out.ContainerStatuses {
+		require.EqualValues(t, 1, s.RestartCount, s.Name)
+	}
+}

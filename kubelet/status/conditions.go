@@ -129,6 +129,9 @@ func initializedCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition 
 			open = append(open, spec.Name)
 		}
 	}
+	if old := condition(in.Old.Conditions, c.Type); old != nil && old.Status == corev1.ConditionTrue {
+		return c // a Pod is initialized once, even if its init containers run again
+	}
 	if len(open) > 0 {
 		c.Status, c.Reason = corev1.ConditionFalse, reasonNotInitialized
 		c.Message = fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(open, " "))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 const (
@@ -18,14 +19,18 @@ const (
 	reasonCompleted    = "Completed"
 	reasonError        = "Error"
 	reasonUnknown      = "ContainerStatusUnknown"
+	reasonRestarting   = "RestartingAllContainers"
 	messageVanished    = "The container could not be located when the pod was deleted.  " +
 		"The container used to be Running"
-	messageNeverRan = "The container could not be located when the pod was terminated"
+	messageRestarting = "The container was removed to restart all containers of the Pod in place"
+	messageNeverRan   = "The container could not be located when the pod was terminated"
 	// Upstream's message begins so, and its suite reads that.
 	messageInitGone = "Unable to get init container status from the container runtime, which has it no more; it has succeeded, as the " +
 		"Pod's containers were started after it"
 	// exitUnknown is the exit code of a container whose exit code is not known.
 	exitUnknown = 137
+	// maxPodMessages is the size of the termination messages of all containers of a Pod, in bytes, without those of their former instances.
+	maxPodMessages = 12 << 10
 )
 
 // setContainerStatuses sets the three lists of container statuses.
@@ -50,7 +55,7 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 		s := containerStatus(in, c, podutil.FindStatus(in.Old.InitContainerStatuses, c.Name), reasonInitializing, podutil.IsSidecar(c, podutil.Init))
 		if !podutil.IsSidecar(c, podutil.Init) {
 			ended := s.State.Terminated
-			if mainsExist && in.Runtime.Find(c.Name) == nil {
+			if mainsExist && in.Runtime.Find(c.Name) == nil && !restarts(in, c.Name) {
 				// It was removed after it had succeeded, or no main container would exist.
 				if ended == nil || ended.Reason == reasonUnknown {
 					ended = &corev1.ContainerStateTerminated{Reason: reasonCompleted, Message: messageInitGone}
@@ -107,8 +112,13 @@ func initializationDone(in *Input, out *corev1.PodStatus) bool {
 		}
 	}
 	for i := range in.Pod.Spec.InitContainers {
-		ended := out.InitContainerStatuses[i].State.Terminated
-		if !podutil.IsSidecar(&in.Pod.Spec.InitContainers[i], podutil.Init) && (ended == nil || ended.ExitCode != 0) {
+		s := &out.InitContainerStatuses[i]
+		ended := s.State.Terminated
+		done := ended != nil && ended.ExitCode == 0
+		if podutil.IsSidecar(&in.Pod.Spec.InitContainers[i], podutil.Init) {
+			done = wasStarted(s)
+		}
+		if !done {
 			return false
 		}
 	}
@@ -152,12 +162,15 @@ func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.Con
 	switch {
 	case in.Runtime == nil:
 		*s = *old.DeepCopy() // not read yet: the old status stays
+		s.VolumeMounts = nil // they follow from the spec
+	case old.State.Waiting == nil && restarts(in, s.Name):
+		setRestarting(s, old)
 	case old.State.Terminated != nil:
-		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
-		if in.Ended || !willRestart(in, s.Name, old.State.Terminated.ExitCode) {
-			s.State = *old.State.DeepCopy()
-		} else {
-			s.LastTerminationState = *old.State.DeepCopy()
+		*s = *old.DeepCopy()
+		s.VolumeMounts = nil
+		if !in.Ended && willRestart(in, s.Name, old.State.Terminated.ExitCode) {
+			s.LastTerminationState = s.State
+			s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: fallback}}
 		}
 	case old.State.Running != nil:
 		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
@@ -173,6 +186,31 @@ func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.Con
 	}
 }
 
+// restarts reports whether a container is restarted because another one's exit restarts all: that one exists, or is removed already.
+func restarts(in *Input, name string) bool {
+	if _, kind := podutil.FindContainer(&in.Pod.Spec, name); kind == podutil.Ephemeral || in.Ended || in.Pod.DeletionTimestamp != nil {
+		return false
+	}
+	if before := condition(in.Old.Conditions, corev1.AllContainersRestarting); before != nil && before.Status == corev1.ConditionTrue {
+		return true
+	}
+	_, asked := kuberuntime.RestartingAll(in.Pod, in.Runtime)
+	return asked
+}
+
+// setRestarting sets the status of a container that was removed so that all containers start again: it waits for that, whatever its
+// restart policy says about how it has ended.
+func setRestarting(s, old *corev1.ContainerStatus) {
+	ended := &corev1.ContainerStateTerminated{ExitCode: exitUnknown, ContainerID: old.ContainerID}
+	if old.State.Terminated != nil {
+		ended = old.State.Terminated.DeepCopy()
+	}
+	ended.Reason, ended.Message = reasonRestarting, messageRestarting
+	s.ContainerID, s.ImageID, s.RestartCount = old.ContainerID, old.ImageID, old.RestartCount+1
+	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonRestarting, Message: messageRestarting}
+	s.LastTerminationState = corev1.ContainerState{Terminated: ended}
+}
+
 // willRestart reports whether the named container would be started again after the exit code.
 func willRestart(in *Input, name string, code int32) bool {
 	spec := &in.Pod.Spec
@@ -184,6 +222,9 @@ func willRestart(in *Input, name string, code int32) bool {
 func statusOfInstances(in *Input, s, old *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
 	now := all[0]
 	s.RestartCount = int32(now.Attempt)
+	if old != nil {
+		s.RestartCount = max(s.RestartCount, old.RestartCount)
+	}
 	s.ContainerID = in.containerID(now)
 	if now.Image != "" {
 		s.Image = now.Image
@@ -213,7 +254,7 @@ func statusOfInstances(in *Input, s, old *corev1.ContainerStatus, all []*contain
 			break
 		}
 	}
-	if now.Attempt > 0 && s.LastTerminationState.Terminated == nil {
+	if s.RestartCount > 0 && s.LastTerminationState.Terminated == nil {
 		s.LastTerminationState = lastEnd(old, s.ContainerID)
 	}
 	if user := now.User.GetLinux(); user != nil {
@@ -318,6 +359,7 @@ func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerState
 	if m, ok := in.Messages[c.ID]; ok && m != "" {
 		t.Message = m
 	}
+	t.Message = in.limited(t.Message)
 	if t.Reason == "" {
 		t.Reason = reasonCompleted
 		if c.ExitCode != 0 {
@@ -325,6 +367,16 @@ func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerState
 		}
 	}
 	return t
+}
+
+// limited returns the beginning of a termination message, up to the container's part of what those of the Pod may have together.
+func (in *Input) limited(message string) string {
+	spec := &in.Pod.Spec
+	part := maxPodMessages / max(1, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
+	if len(message) <= part {
+		return message
+	}
+	return strings.ToValidUTF8(message[:part], "") // without a rune that is cut
 }
 
 func (in *Input) containerID(c *container.ContainerStatus) string {

@@ -21,8 +21,8 @@ import (
 const (
 	// blockSize is the number of ids of a Pod by default. The first block belongs to the node itself.
 	blockSize = 65536
-	// maxID bounds the ids that are used, which end at 2^32.
-	maxID     = 1 << 31
+	// maxID is where ids end.
+	maxID     = 1 << 32
 	fileName  = "userns"
 	fileLimit = 64 << 10
 )
@@ -33,15 +33,18 @@ type Manager struct {
 	size    uint32 // number of IDs of a Pod
 	logger  *slog.Logger
 	procDir string // /proc, from which lost records are rebuilt
+	subids  subids
 
 	mu     sync.Mutex           // guards all below
+	ids    idRange              // that blocks are allocated from
 	blocks map[uint32]types.UID // nil until the records were read
 	pods   map[types.UID]uint32
 }
 
 // New returns a Manager of the Pods whose directories are in podsDir. Each gets idsPerPod IDs, a multiple of 65536; 65536 if zero.
 func New(podsDir string, idsPerPod int64, logger *slog.Logger) *Manager {
-	return &Manager{podsDir: podsDir, size: uint32(cmp.Or(idsPerPod, blockSize)), logger: logger, procDir: "/proc"}
+	size := uint32(cmp.Or(idsPerPod, blockSize))
+	return &Manager{podsDir: podsDir, size: size, ids: allButFirst(size), logger: logger, procDir: "/proc", subids: systemSubids()}
 }
 
 // record is the content of the file.
@@ -66,12 +69,12 @@ func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 	}
 	block, ok := m.pods[uid]
 	if !ok {
-		maxBlocks := maxID / m.size
-		for block = 1; block < maxBlocks && m.blocks[block] != ""; block++ {
+		first, end := m.ids.blocks(m.size)
+		for block = first; block < end && m.blocks[block] != ""; block++ {
 			continue
 		}
-		if block >= maxBlocks {
-			return nil, fmt.Errorf("allocate user namespace of Pod %s: all %d blocks of ids are in use", uid, max(maxBlocks, 1)-1)
+		if block >= end {
+			return nil, fmt.Errorf("allocate user namespace of Pod %s: all %d blocks of ids are in use", uid, end-min(first, end))
 		}
 		if err := m.write(uid, block); err != nil {
 			return nil, err

@@ -29,11 +29,14 @@ type httpProber struct {
 }
 
 func newHTTPProber() *httpProber {
-	return &httpProber{transport: NewHTTPTransport()}
+	transport := NewHTTPTransport()
+	transport.ForceAttemptHTTP2 = true // with its own dialer a transport does not use it unless asked to
+	return &httpProber{transport: transport}
 }
 
 // NewHTTPTransport returns the transport of HTTP probes and hooks: it uses no proxy, keeps no connection, checks no
-// certificate (the API defines probes so) and requests no compression.
+// certificate (the API defines probes so) and requests no compression. Its protocol is HTTP/1.1, as it is for hooks; probes use
+// HTTP/2 where the server offers it.
 func NewHTTPTransport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the API defines probes so
@@ -100,7 +103,7 @@ func NewHTTPRequest(
 }
 
 func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, string, error) {
-	client := &http.Client{Transport: p.transport, Timeout: timeout, CheckRedirect: checkRedirect}
+	client := &http.Client{Transport: p.transport, Timeout: timeout, CheckRedirect: CheckRedirect}
 	resp, err := client.Do(req)
 	if err != nil {
 		return Failure, err.Error(), nil
@@ -120,8 +123,9 @@ func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, st
 	return Failure, fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode), nil
 }
 
-// checkRedirect stops at a redirect to another host, whose response says nothing about this container.
-func checkRedirect(req *http.Request, via []*http.Request) error {
+// CheckRedirect is the http.Client's of probes and hooks. It stops at a redirect to another host: its response says nothing about the
+// container, and the container could make the kubelet send requests wherever only the node may.
+func CheckRedirect(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
 	}

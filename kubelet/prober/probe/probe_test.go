@@ -173,6 +173,23 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// TestHTTPSProbeSpeaksHTTP2 probes a server that accepts nothing else, as that of a gRPC application does.
+func TestHTTPSProbeSpeaksHTTP2(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			w.WriteHeader(http.StatusHTTPVersionNotSupported)
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	result, message, err := probe.New(nil).Probe(t.Context(), corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Port: intstr.FromString("web"), Scheme: corev1.URISchemeHTTPS,
+	}}, target(t, server.Listener.Addr().String()), timeout)
+	require.NoError(t, err)
+	require.Equal(t, probe.Success, result, message)
+}
+
 func TestHTTPTimeoutIsFailure(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))

@@ -53,6 +53,9 @@ func (k *Kubelet) build() (err error) {
 	return nil
 }
 
+// stop ends Run, RunOnce and the servers.
+func (k *Kubelet) stop() { k.cancel() }
+
 // Close ends the connections of a Kubelet that no longer runs.
 func (k *Kubelet) Close() error {
 	k.cancel()

@@ -30,6 +30,11 @@ func WithNode(name string, ips ...net.IP) Option {
 	}
 }
 
+// WithContainerLogsDir keeps the links to the containers' logs in dir, in place of ContainerLogsDir.
+func WithContainerLogsDir(dir string) Option {
+	return func(k *Kubelet) { k.config.Logs.ContainersDir = dir }
+}
+
 // WithPodAdmitHandler calls the handler for each new Pod that the kubelet itself would take.
 func WithPodAdmitHandler(handler lifecycle.PodAdmitHandler) Option {
 	return func(k *Kubelet) { k.deps.AdmitHandlers = append(k.deps.AdmitHandlers, handler) }

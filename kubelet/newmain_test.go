@@ -1,6 +1,7 @@
 package kubelet_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -24,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/internal/freeport"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
+	podconfig "github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
@@ -231,6 +233,18 @@ func TestRunOnceWantsAllPods(t *testing.T) {
 	close(updates)
 	_, err = k.RunOnce(updates)
 	require.ErrorContains(t, err, "without an update")
+}
+
+// TestRunOnceEndsWithItsContext has a source that delivers nothing.
+func TestRunOnceEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := kubelet.RunKubelet(ctx, &kubeletconfig.KubeletConfiguration{PodLogsDir: filepath.Join(dir, "log")}, &kubelet.KubeletDeps{
+		DockerClient: fake.New(clocktesting.NewFakePassiveClock(time.Now())), Recorder: record.NewFakeRecorder(10),
+		PodConfig: podconfig.NewPodConfig(), Options: []kubelet.Option{kubelet.WithRootDir(filepath.Join(dir, "root"))},
+	}, true, true)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // namedOS is a machine of another name.

@@ -36,7 +36,7 @@ func newRunning(t *testing.T) (*Kubelet, *fake.Runtime) {
 	}, &KubeletDeps{
 		DockerClient: runtime, Recorder: record.NewFakeRecorder(100),
 		Options: []Option{
-			WithRootDir(filepath.Join(dir, "root")), WithNode("n", net.IPv4(10, 0, 0, 1)), WithLogger(testlog.New(t, slog.DiscardHandler)),
+			WithRootDir(filepath.Join(dir, "root")), WithContainerLogsDir(filepath.Join(dir, "containers")), WithNode("n", net.IPv4(10, 0, 0, 1)), WithLogger(testlog.New(t, slog.DiscardHandler)),
 		},
 	}, true)
 	require.NoError(t, err)

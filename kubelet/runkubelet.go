@@ -31,7 +31,8 @@ func newBootstrap(config *kubeletconfig.KubeletConfiguration, deps *KubeletDeps,
 
 // RunKubelet makes a Kubelet with KubeletDeps.Builder, records its start, and runs it until ctx ends: with the Pods of
 // KubeletDeps.PodConfig, or else of its own sources, with garbage collection, and with the servers that the configuration
-// enables. With runOnce it runs the Pods of the first update and returns. It is called once for one deps.
+// enables. With runOnce it runs the Pods of the first update and returns, at the end of ctx without waiting for them. It is called
+// once for one deps.
 func RunKubelet(ctx context.Context, config *kubeletconfig.KubeletConfiguration, deps *KubeletDeps, standaloneMode, runOnce bool,
 ) (err error) {
 	if config == nil || deps == nil {
@@ -52,6 +53,9 @@ func RunKubelet(ctx context.Context, config *kubeletconfig.KubeletConfiguration,
 	if runOnce {
 		if deps.PodConfig == nil {
 			return errors.New("run kubelet once: KubeletDeps.PodConfig is required: it delivers the Pods")
+		}
+		if own, ok := k.(interface{ stop() }); ok {
+			defer context.AfterFunc(ctx, own.stop)()
 		}
 		results, err := k.RunOnce(deps.PodConfig.Updates())
 		errs := []error{err}

@@ -284,7 +284,15 @@ func (a *Agent) prepare() error {
 			return fmt.Errorf("create directory %q of the kubelet: %w", dir, err)
 		}
 	}
-	if _, err := a.node.capacity(); err != nil {
+	capacity, err := a.node.capacity()
+	if err != nil {
+		return err
+	}
+	config := newNodeConfig(&a.base.config)
+	if err := config.CheckReserved(capacity); err != nil {
+		return err
+	}
+	if err := a.pods.helper.DelegateIDs(a.base.ctx, a.base.config.Pods.most()); err != nil {
 		return err
 	}
 	if err := a.node.managers.Open(); err != nil {

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	"k8s.io/utils/ptr"
 
@@ -30,7 +33,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"Config.Server.CertFile":            func(c *Config) { c.Server.Addresses = []string{":1"} },
 		"Config.Lock.ExitOnContention":      func(c *Config) { c.Lock.ExitOnContention = true },
 		"Config.Images.CredentialProviders": func(c *Config) { c.Images.CredentialProviders = "x" },
-		"Config.Pods.Max":                   func(c *Config) { c.Pods.Max = -1 },
+		"Config.Pods.Max":                   func(c *Config) { c.Pods.Max = ptr.To[int64](-1) },
 		"Config.Cgroups.CPUQuotaPeriod":     func(c *Config) { c.Cgroups.CPUQuotaPeriod = time.Microsecond },
 		"Config.Logs.MonitorPeriod":         func(c *Config) { c.Logs.MonitorPeriod = time.Millisecond },
 		"memoryThrottlingFactor 2":          func(c *Config) { c.Cgroups.MemoryQoS = &cm.MemoryQoSConfig{ThrottlingFactor: 2} },
@@ -55,6 +58,16 @@ func TestTwoPodsOfOneNameAreAnEvent(t *testing.T) {
 	}
 	f.agent.SetStatic([]*corev1.Pod{pod("u-x"), pod("u-y")})
 	require.Contains(t, f.nextEvent(t), "Warning FailedValidation ")
+}
+
+func TestResolverThatPodsCannotHaveIsAnEvent(t *testing.T) {
+	recorder := record.NewFakeRecorder(1)
+	b := &base{config: Config{Node: NodeConfig{Name: "n"}}, deps: Deps{Recorder: recorder}}
+	b.checkResolver()
+	require.Empty(t, recorder.Events, "none is configured")
+	b.config.DNS.ResolvConf = filepath.Join(t.TempDir(), "absent")
+	b.checkResolver()
+	require.Contains(t, <-recorder.Events, "Warning CheckLimitsForResolvConf read the node's resolver file")
 }
 
 // TestComponentsStopInReverse starts components in order and stops each after those behind it.
@@ -96,4 +109,12 @@ func TestOOMScoreIsSetOnce(t *testing.T) {
 		require.NoError(t, f.agent.prepare())
 	}
 	require.Equal(t, []int{-5}, scores)
+}
+
+// TestMoreIsReservedThanThereIs: nothing would be left for Pods, and a mistake of the configuration would look like a full node.
+func TestMoreIsReservedThanThereIs(t *testing.T) {
+	f := newFixture(t, func(_ *Deps, c *Config) {
+		c.Cgroups.Enforcement.KubeReserved = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Ei")}
+	})
+	require.ErrorContains(t, f.agent.prepare(), "together reserve 1Ei of memory, and the node has ")
 }

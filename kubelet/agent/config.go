@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/eviction"
@@ -145,6 +146,9 @@ type CloudConfig struct {
 	External bool
 	// NodeIPs are the addresses that the user has chosen, which the Node's annotation alpha.kubernetes.io/provided-node-ip names.
 	NodeIPs []net.IP
+	// ChosenIPs says that the user has chosen the Node's IPs, by NodeIPs or by their family alone: the Node has them until the controller
+	// manager sets its addresses. Otherwise it has none until then.
+	ChosenIPs bool
 }
 
 // LogsConfig says where container logs lie.
@@ -228,8 +232,10 @@ type CgroupConfig struct {
 
 // PodConfig limits the Pods of the node.
 type PodConfig struct {
-	// Max is how many Pods the node takes, 110 if zero, and MaxPerCore how many for each CPU; no such limit if zero.
-	Max, MaxPerCore int64
+	// Max is how many Pods the node takes, 110 if nil.
+	Max *int64
+	// MaxPerCore is how many it takes for each CPU; no such limit if zero.
+	MaxPerCore int64
 	// SyncPeriod is the longest time between two syncs of a Pod; 5 min if zero.
 	SyncPeriod time.Duration
 	// IDsPerPod is how many user IDs a Pod with a user namespace has, a multiple of 65536; 65536 if zero.
@@ -268,7 +274,7 @@ type ImageConfig struct {
 	// may be afterwards. A High of zero removes none: an image that was imported by hand may not be available again. A node
 	// whose images all come from registries should use 85 and 80, the defaults of Kubernetes.
 	GCHigh, GCLow int
-	// MinAge is how long an image is kept at least, 2 min if zero. MaxAge is how long it may be unused before it is removed; for
+	// MinAge is how long an image is kept at least, 2 min if zero, not at all if negative. MaxAge is how long it may be unused before it is removed; for
 	// ever if zero.
 	MinAge, MaxAge time.Duration
 	// Verification says which present images a Pod may use without credentials that have pulled them;
@@ -346,8 +352,8 @@ func (c *Config) complete() error {
 		return errors.New("agent: Config.Lock.ExitOnContention needs a File")
 	case (c.Images.CredentialProviders == "") != (c.Images.CredentialProvidersDir == ""):
 		return errors.New("agent: Config.Images.CredentialProviders and CredentialProvidersDir must be set together")
-	case c.Pods.Max < 0:
-		return fmt.Errorf("agent: Config.Pods.Max %d is negative", c.Pods.Max)
+	case c.Pods.Max != nil && *c.Pods.Max < 0:
+		return fmt.Errorf("agent: Config.Pods.Max %d is negative", *c.Pods.Max)
 	case c.Logs.MonitorPeriod != 0 && c.Logs.MonitorPeriod < minLogMonitorPeriod:
 		return fmt.Errorf("agent: Config.Logs.MonitorPeriod %s: want at least %s", c.Logs.MonitorPeriod, minLogMonitorPeriod)
 	}
@@ -369,7 +375,9 @@ func (c *Config) complete() error {
 		setDefault(&c.DNS.ResolvConf, defaultResolvConf)
 	}
 	setDefault(&c.HostsFile, defaultHostsFile)
-	setDefault(&c.Pods.Max, defaultMaxPods)
+	if c.Pods.Max == nil {
+		c.Pods.Max = ptr.To[int64](defaultMaxPods)
+	}
 	setDefault(&c.Pods.ShutdownGracePeriod, defaultShutdownGracePeriod)
 	return nil
 }

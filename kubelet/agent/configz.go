@@ -53,7 +53,7 @@ func withoutSource(c *Config, driver cm.Driver) *configv1beta1.KubeletConfigurat
 		StreamingConnectionIdleTimeout: metav1.Duration{Duration: c.Server.StreamIdleTimeout},
 		ClusterDNS:                     c.DNS.ClusterDNS, ClusterDomain: c.DNS.ClusterDomain, ResolverConfig: &c.DNS.ResolvConf,
 		CgroupRoot: c.Cgroups.Root, CgroupDriver: string(driver), PodPidsLimit: &c.Cgroups.PodPidsLimit,
-		MaxPods: int32(c.Pods.Max), MaxParallelImagePulls: ptr.To(int32(cmp.Or(c.Images.MaxParallelPulls, images.DefaultParallel))),
+		MaxPods: int32(*c.Pods.Max), MaxParallelImagePulls: ptr.To(int32(cmp.Or(c.Images.MaxParallelPulls, images.DefaultParallel))),
 		ContainerRuntimeEndpoint: c.Runtime.Endpoint, KubeReserved: list(c.Cgroups.Enforcement.KubeReserved),
 		SystemReserved: list(c.Cgroups.Enforcement.SystemReserved), EnforceNodeAllocatable: c.Cgroups.Enforcement.Enforce,
 		KubeReservedCgroup: c.Cgroups.Enforcement.KubeReservedCgroup, SystemReservedCgroup: c.Cgroups.Enforcement.SystemReservedCgroup,

@@ -14,7 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/boottime"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 )
@@ -97,5 +100,20 @@ func TestNodeDefaultsReachContainers(t *testing.T) {
 			}
 			require.True(t, strings.HasPrefix(id, "fake://"), id)
 		})
+	}
+}
+
+// TestTokensEndWhileTheMachineSleeps has them renewed by a clock that goes on meanwhile, unless a caller gives the agent another clock than the
+// machine's.
+func TestTokensEndWhileTheMachineSleeps(t *testing.T) {
+	fake := testclock.NewFakeClock(time.Unix(1, 0))
+	for _, given := range []clock.WithTicker{nil, clock.RealClock{}, fake} {
+		deps := Deps{Clock: given}
+		require.NoError(t, deps.complete())
+		if given == fake {
+			require.Equal(t, fake, deps.sleepless)
+			continue
+		}
+		require.IsType(t, &boottime.Clock{}, deps.sleepless)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/boottime"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -60,6 +61,8 @@ type Deps struct {
 	FindIPs func(ctx context.Context) ([]net.IP, error)
 	// OnNodeIPsChanged, if set, is called with changed addresses, before the Node is updated. It must return soon.
 	OnNodeIPsChanged func(ips []net.IP)
+	// OnNode, if set, is called with each new state of the Node from the API server. It must return soon and must not modify the Node.
+	OnNode func(node *corev1.Node)
 	// OnIdle, if set, is called each time that no Pod has changed for some seconds, for example to release memory.
 	OnIdle func() error
 	// Exits, if set, has the exit codes of containers that ended while the runtime was down.
@@ -87,6 +90,8 @@ type Deps struct {
 
 	// standalone says that Client is one of which every call fails.
 	standalone bool
+	// sleepless is the Clock or, if that is the machine's, one that goes on while the machine sleeps.
+	sleepless clock.Clock
 	// machineGiven says that Machine is the caller's.
 	machineGiven bool
 }
@@ -110,6 +115,10 @@ func (d *Deps) complete() error {
 	}
 	if d.Clock == nil {
 		d.Clock = clock.RealClock{}
+	}
+	d.sleepless = d.Clock
+	if _, machine := d.Clock.(clock.RealClock); machine {
+		d.sleepless = boottime.New()
 	}
 	if d.machineGiven = d.Machine != nil; !d.machineGiven {
 		d.Machine = cadvisor.NewLocal(d.Clock)

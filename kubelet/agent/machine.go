@@ -6,10 +6,12 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/kerneldefaults"
+	"github.com/berth-dev/berth/kubelet/node"
 )
 
 // prepareMachine sets what Config says of this process and of the kernel. What only makes the node less robust if it cannot be set
@@ -18,6 +20,7 @@ func (b *base) prepareMachine(cgroups *cm.Manager) error {
 	if err := b.checkCPUs(); err != nil {
 		return err
 	}
+	b.checkResolver()
 	switch b.config.KernelDefaults {
 	case RequireKernelDefaults:
 		if err := kerneldefaults.Check(kerneldefaults.Root); err != nil {
@@ -45,6 +48,13 @@ func (b *base) prepareMachine(cgroups *cm.Manager) error {
 		}
 	}
 	return nil
+}
+
+// checkResolver sends an event about the Node if Pods cannot have all of its resolver configuration.
+func (b *base) checkResolver() {
+	if err := b.config.DNS.CheckNode(); err != nil {
+		b.deps.Recorder.Event(node.Reference(b.config.Node.Name), corev1.EventTypeWarning, "CheckLimitsForResolvConf", err.Error())
+	}
 }
 
 // checkCPUs returns an error for reserved CPUs that the machine does not have.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/resources/podresources"
 )
@@ -57,7 +57,7 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 func checkReservedMemory(reserved corev1.ResourceList, config *resources.Config) error {
 	excess := map[corev1.ResourceName]int64{} // of what is reserved of the NUMA nodes
 	for name, all := range reserved {
-		if name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+		if name == corev1.ResourceMemory || resourcename.IsHugePages(name) {
 			excess[name] -= all.Value()
 		}
 	}
@@ -84,7 +84,9 @@ func (p *podComponents) startManagers(config *Config, managers *resources.Manage
 		if config.Pods.ListEnded {
 			pods = p.workers.Pods
 		}
-		server, err := podresources.New(podresources.Deps{Source: managers, Pods: pods, Metrics: managers.Metrics()}, config.RootDir)
+		server, err := podresources.New(podresources.Deps{
+			Source: managers, Pods: pods, Ready: p.workers.Ready(), Metrics: managers.Metrics(),
+		}, config.RootDir)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/subscribers"
 	"github.com/berth-dev/berth/kubelet/allocation"
@@ -55,11 +56,12 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	}
 	if n.manager, err = node.New(node.Deps{
 		Client: deps.Client, LeaseClient: deps.LeaseClient, Runtime: runtime.client, Machine: n.machine, Recorder: deps.Recorder,
-		Clock: deps.Clock, OnNode: func(node *corev1.Node) { n.changes.Send(node) }, OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
+		Clock: deps.Clock, OnNode: n.onNode(deps.OnNode), OnImages: pullRecords.Reconcile, Logger: base.logger("node"),
 		Instance:  deps.Instance,
 		OnStartup: func(s node.Startup) { base.metrics.nodeStart.Observe(s.Attempted, s.Registered, s.Ready) },
 		OnRuntime: func(resp *runtimeapi.StatusResponse) { base.signals.SetNetwork(networkError(resp)) },
 		Pressure:  base.pressure.Conditions, Devices: func() (capacity, allocatable corev1.ResourceList) { return n.managers.Devices() },
+		First: func() bool { return n.managers.First() },
 	}, newNodeConfig(config)); err != nil {
 		return nil, err
 	}
@@ -91,12 +93,23 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 	return n, err
 }
 
+// onNode returns the function that takes each new state of the Node.
+func (n *nodeComponents) onNode(also func(*corev1.Node)) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		n.changes.Send(node)
+		if also != nil {
+			also(node)
+		}
+	}
+}
+
 func newNodeConfig(config *Config) node.Config {
 	c := &config.Node
 	return node.Config{
 		Name: c.Name, Hostname: c.Hostname, IPs: c.IPs, Port: config.Server.Port, Version: c.Version, Labels: c.Labels, Taints: c.Taints,
-		ProviderID: c.ProviderID, NoRegister: c.NoRegister, Cloud: node.Cloud{External: c.Cloud.External, NodeIPs: c.Cloud.NodeIPs},
-		MaxPods: config.Pods.most(), LeaseDuration: c.LeaseDuration, UpdateInterval: c.UpdateInterval, ReportInterval: c.ReportInterval,
+		ProviderID: c.ProviderID, NoRegister: c.NoRegister,
+		Cloud:   node.Cloud{External: c.Cloud.External, NodeIPs: c.Cloud.NodeIPs, ChosenIPs: c.Cloud.ChosenIPs},
+		MaxPods: ptr.To(config.Pods.most()), LeaseDuration: c.LeaseDuration, UpdateInterval: c.UpdateInterval, ReportInterval: c.ReportInterval,
 		MaxImages: c.MaxImages, Thresholds: thresholds(config),
 		KubeReserved: config.Cgroups.Enforcement.KubeReserved, SystemReserved: config.Cgroups.Enforcement.SystemReserved,
 		DeclaredFeatures: declaredFeatures(),
@@ -106,9 +119,9 @@ func newNodeConfig(config *Config) node.Config {
 // most returns how many Pods the node takes.
 func (c *PodConfig) most() int64 {
 	if c.MaxPerCore <= 0 {
-		return c.Max
+		return *c.Max
 	}
-	return min(c.Max, c.MaxPerCore*int64(machine.CountCPUs(machine.Config{})))
+	return min(*c.Max, c.MaxPerCore*int64(machine.CountCPUs(machine.Config{})))
 }
 
 func (n *nodeComponents) capacity() (corev1.ResourceList, error) {

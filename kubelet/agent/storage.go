@@ -47,7 +47,7 @@ func newStorage(base *base, n *nodeComponents, allocatable func() corev1.Resourc
 	if s.objects, err = objects.New(objects.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("objects")}); err != nil {
 		return nil, err
 	}
-	if s.tokens, err = token.New(token.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("tokens")}); err != nil {
+	if s.tokens, err = token.New(token.Deps{Client: deps.Client, Clock: deps.sleepless, Logger: base.logger("tokens")}); err != nil {
 		return nil, err
 	}
 	s.objects.Subscribe(base.signals.Wake)

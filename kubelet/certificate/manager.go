@@ -77,8 +77,8 @@ func FixedClient(client kubernetes.Interface) ClientsetFunc {
 
 // Manager obtains, stores and renews one certificate. It is safe for concurrent use.
 type Manager struct {
-	// rotatorFor returns a rotator for a certificate with these addresses; it is nil for a client certificate.
-	rotatorFor func(ips []net.IP) (certificate.Manager, error)
+	// rotatorFor returns a rotator for a certificate with these names and addresses; it is nil for a client certificate.
+	rotatorFor func(names []string, ips []net.IP) (certificate.Manager, error)
 	clock      clock.PassiveClock
 	logger     *slog.Logger
 	path       func() string
@@ -120,21 +120,21 @@ func NewServing(deps Deps, config Config) (*Manager, error) {
 	if len(config.DNSNames) == 0 && len(config.IPs) == 0 {
 		return nil, errors.New("certificate: a serving certificate needs Config.DNSNames or Config.IPs")
 	}
-	configFor := func(ips []net.IP) certificate.Config {
+	configFor := func(names []string, ips []net.IP) certificate.Config {
 		return certificate.Config{
 			ClientsetFn: deps.Clientset,
 			SignerName:  certificatesv1.KubeletServingSignerName, GetUsages: certificate.DefaultKubeletServingGetUsages,
 			Template: &x509.CertificateRequest{
-				Subject: subject(config.NodeName), DNSNames: slices.Clone(config.DNSNames), IPAddresses: slices.Clone(ips),
+				Subject: subject(config.NodeName), DNSNames: slices.Clone(names), IPAddresses: slices.Clone(ips),
 			},
 		}
 	}
-	m, err := newManager(deps, config, servingPair, servingMetrics(), configFor(config.IPs))
+	m, err := newManager(deps, config, servingPair, servingMetrics(), configFor(config.DNSNames, config.IPs))
 	if err != nil {
 		return nil, err
 	}
-	m.rotatorFor = func(ips []net.IP) (certificate.Manager, error) {
-		return m.newRotator(config, servingPair, configFor(ips))
+	m.rotatorFor = func(names []string, ips []net.IP) (certificate.Manager, error) {
+		return m.newRotator(config, servingPair, configFor(names, ips))
 	}
 	return m, nil
 }
@@ -259,12 +259,12 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// SetIPs requests a serving certificate for these addresses. The previous one is served until the new one is issued.
-func (m *Manager) SetIPs(ips []net.IP) error {
+// SetNames requests a serving certificate for these names and addresses. The previous one is served until the new one is issued.
+func (m *Manager) SetNames(names []string, ips []net.IP) error {
 	if m.rotatorFor == nil {
 		return errors.New("set addresses of certificate: a client certificate has none")
 	}
-	rotator, err := m.rotatorFor(ips)
+	rotator, err := m.rotatorFor(names, ips)
 	if err != nil {
 		return err
 	}

@@ -174,14 +174,14 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 		DNSNames: []string{"host"}, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}
 	manager, err := certificate.NewServing(s.deps(), config)
 	require.NoError(t, err)
-	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
+	require.NoError(t, manager.SetNames(config.DNSNames, []net.IP{net.IPv4(10, 0, 0, 2)}))
 	start(t, manager)
 	first := wait(t, manager)
 	require.Equal(t, "10.0.0.2", first.Leaf.IPAddresses[0].String())
 	renewed := make(chan struct{}, 1)
 	manager.OnRenewal(func() { renewed <- struct{}{} })
 	path := manager.Path()
-	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 3)}))
+	require.NoError(t, manager.SetNames(config.DNSNames, []net.IP{net.IPv4(10, 0, 0, 3)}))
 	require.NotNil(t, manager.Current(), "the previous one stays valid until then")
 	select {
 	case <-renewed:
@@ -196,7 +196,7 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 
 	own, err := certificate.NewClient(s.deps(), config)
 	require.NoError(t, err)
-	require.ErrorContains(t, own.SetIPs(nil), "a client certificate has none")
+	require.ErrorContains(t, own.SetNames(nil, nil), "a client certificate has none")
 }
 
 // TestServingCertificateAfterAddressesThatFailed sets addresses while the stored pair cannot be read: the certificate that
@@ -210,7 +210,7 @@ func TestServingCertificateAfterAddressesThatFailed(t *testing.T) {
 	for _, name := range []string{"kubelet-server.crt", "kubelet-server.key"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("damaged"), 0o600))
 	}
-	require.Error(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
+	require.Error(t, manager.SetNames(nil, []net.IP{net.IPv4(10, 0, 0, 2)}))
 
 	start(t, manager)
 	require.Equal(t, "10.0.0.1", wait(t, manager).Leaf.IPAddresses[0].String())

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -187,9 +188,7 @@ func applySource(pod *corev1.Pod, source SourceInfo) error {
 		pod.Spec.NodeName = source.NodeName
 	}
 	if source.Source == SourceFile {
-		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-			Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
-		})
+		tolerateNoExecute(&pod.Spec)
 	}
 	if err := validate(pod); err != nil {
 		return err
@@ -203,6 +202,13 @@ func applySource(pod *corev1.Pod, source SourceInfo) error {
 	annotations[SourceAnnotation], annotations[HashAnnotation] = source.Source, string(pod.UID)
 	pod.Annotations = annotations
 	return nil
+}
+
+// tolerateNoExecute has the Pod stay whatever taints its node gets. A toleration of the manifest for all of them that ends is replaced.
+func tolerateNoExecute(spec *corev1.PodSpec) {
+	always := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.MatchToleration(&always) })
+	spec.Tolerations = append(spec.Tolerations, always)
 }
 
 // setUID sets the UID of a Pod without one. It changes with everything that identifies the Pod.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // manifest is a Pod of the name, with lines added to its spec.
@@ -41,6 +42,18 @@ func TestDecodedPodIsComplete(t *testing.T) {
 	require.Equal(t, corev1.PullAlways, pod.Spec.Containers[0].ImagePullPolicy, "the colon is the port's")
 	require.Equal(t, "/dev/termination-log", pod.Spec.Containers[0].TerminationMessagePath)
 	require.Contains(t, pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: "NoExecute"})
+}
+
+// A negative grace period means 1 second, to the API server as well: old manifests have it.
+func TestNegativeGracePeriod(t *testing.T) {
+	pod := decodeOne(t, manifest("p", "  terminationGracePeriodSeconds: -1"), origin)
+	require.EqualValues(t, -1, *pod.Spec.TerminationGracePeriodSeconds)
+	require.EqualValues(t, 1, kuberuntime.PodGracePeriod(pod, nil))
+}
+
+func TestStaticPodToleratesNoExecuteOnce(t *testing.T) {
+	pod := decodeOne(t, manifest("p", "  tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 5}, {key: k, effect: NoExecute}]"), origin)
+	require.Equal(t, []corev1.Toleration{{Key: "k", Effect: "NoExecute"}, {Operator: "Exists", Effect: "NoExecute"}}, pod.Spec.Tolerations)
 }
 
 func TestIdentityFollowsFromContentAndOrigin(t *testing.T) {
@@ -98,7 +111,6 @@ func TestRefused(t *testing.T) {
 		"containers[0].image":        strings.Replace(manifest("p"), ", image: registry:5000/app", "", 1),
 		"another container":          manifest("p", "  initContainers: [{name: c, image: i}]"),
 		"spec.restartPolicy":         manifest("p", "  restartPolicy: Sometimes"),
-		"terminationGracePeriod":     manifest("p", "  terminationGracePeriodSeconds: -1"),
 		"activeDeadlineSeconds":      manifest("p", "  activeDeadlineSeconds: 10000000000"),
 		"spec.ephemeralContainers":   manifest("p", "  ephemeralContainers: [{name: e, image: i}]"),
 		"env[0].valueFrom": strings.Replace(manifest("p"), "image: registry:5000/app",
@@ -129,10 +141,12 @@ func TestManifestCannotPretend(t *testing.T) {
 func TestPullPolicyFollowsTheTag(t *testing.T) {
 	for image, want := range map[string]corev1.PullPolicy{
 		"a": "Always", "a:latest": "Always", "a:1": "IfNotPresent", "r:5/a": "Always", "r:5/a:1": "IfNotPresent",
-		"a@sha256:" + strings.Repeat("0", 64): "IfNotPresent",
+		"a@sha256:" + strings.Repeat("0", 64): "IfNotPresent", "a:latest@sha256:" + strings.Repeat("0", 64): "Always",
 	} {
-		pod := decodeOne(t, strings.Replace(manifest("p"), "registry:5000/app", `"`+image+`"`, 1), origin)
+		volume := "  volumes: [{name: v, image: {reference: '" + image + "'}}]"
+		pod := decodeOne(t, strings.Replace(manifest("p", volume), "registry:5000/app", `"`+image+`"`, 1), origin)
 		require.Equal(t, want, pod.Spec.Containers[0].ImagePullPolicy, image)
+		require.Equal(t, want, pod.Spec.Volumes[0].Image.PullPolicy, image)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/podutil"
@@ -32,6 +33,7 @@ func setDefaults(pod *corev1.Pod) {
 	for c := range podutil.Containers(spec) {
 		defaultContainer(c, spec.HostNetwork)
 	}
+	defaultPodResources(pod)
 }
 
 func orDefault[T ~string](field *T, value T) {
@@ -80,14 +82,19 @@ func defaultContainer(c *corev1.Container, hostNetwork bool) {
 // defaultRequests sets missing requests to the limits.
 func defaultRequests(r *corev1.ResourceRequirements) {
 	for name, limit := range r.Limits {
-		if _, set := r.Requests[name]; set {
-			continue
-		}
-		if r.Requests == nil {
-			r.Requests = corev1.ResourceList{}
-		}
-		r.Requests[name] = limit.DeepCopy()
+		setMissing(&r.Requests, name, limit)
 	}
+}
+
+// setMissing adds the amount of a resource to a list that does not have the resource.
+func setMissing(list *corev1.ResourceList, name corev1.ResourceName, amount resource.Quantity) {
+	if _, set := (*list)[name]; set {
+		return
+	}
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = amount.DeepCopy()
 }
 
 func defaultProbe(p *corev1.Probe) {
@@ -116,6 +123,9 @@ func defaultVolume(v *corev1.Volume) {
 	if v.VolumeSource == (corev1.VolumeSource{}) {
 		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
 	}
+	if v.Image != nil {
+		orDefault(&v.Image.PullPolicy, pullPolicy(v.Image.Reference))
+	}
 	if v.HostPath != nil {
 		orNew(&v.HostPath.Type, corev1.HostPathUnset)
 	}
@@ -141,15 +151,12 @@ func defaultItems(items []corev1.DownwardAPIVolumeFile) {
 	}
 }
 
-// pullPolicy returns Always for an image whose tag may move: latest, or none.
+// pullPolicy returns Always for an image whose tag may move: latest, or neither a tag nor a digest.
 func pullPolicy(image string) corev1.PullPolicy {
 	name, digest, _ := strings.Cut(image, "@")
-	if digest != "" {
-		return corev1.PullIfNotPresent
-	}
 	// A colon before the last slash belongs to the registry's port.
 	_, tag, tagged := strings.Cut(name[strings.LastIndexByte(name, '/')+1:], ":")
-	if !tagged || tag == "latest" {
+	if tag == "latest" || !tagged && digest == "" {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent

@@ -47,8 +47,6 @@ func validate(pod *corev1.Pod) error {
 		return errors.New("spec.ephemeralContainers: only the API server adds these")
 	case !slices.Contains(policies, spec.RestartPolicy):
 		return fmt.Errorf("spec.restartPolicy %q: want Always, OnFailure or Never", spec.RestartPolicy)
-	case *spec.TerminationGracePeriodSeconds < 0:
-		return errors.New("spec.terminationGracePeriodSeconds: is negative")
 	case spec.ActiveDeadlineSeconds != nil && (*spec.ActiveDeadlineSeconds < 1 || *spec.ActiveDeadlineSeconds > math.MaxInt32):
 		return fmt.Errorf("spec.activeDeadlineSeconds: want 1 to %d", math.MaxInt32)
 	}

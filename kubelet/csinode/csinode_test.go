@@ -19,6 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -243,6 +244,36 @@ func TestNewNodeGetsEverythingAnew(t *testing.T) {
 		return err == nil && len(object.Spec.Drivers) == 1 && object.OwnerReferences[0].UID == "second"
 	}, time.Minute, time.Millisecond)
 	require.Equal(t, "z1", f.node().Labels["topology.test/zone"])
+}
+
+// TestCSINodeOfADeletedNode starts where a Node of the same name was deleted while no kubelet ran: the garbage collector is about to delete the
+// CSINode, too.
+func TestCSINodeOfADeletedNode(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		owner   types.UID
+		drivers []storagev1.CSINodeDriver
+	}{
+		{"of the deleted Node", "deleted", []storagev1.CSINodeDriver{}},
+		{"of this Node", "node-uid", []storagev1.CSINodeDriver{{Name: "gone", NodeID: "x"}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t)
+			_, err := f.client.StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "here", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "here", UID: test.owner}},
+				},
+				Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "gone", NodeID: "x"}}},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			f.start()
+			require.Eventually(t, func() bool {
+				object := f.csiNode()
+				return object.OwnerReferences[0].UID == "node-uid" && object.Annotations["storage.alpha.kubernetes.io/migrated-plugins"] != ""
+			}, testTimeout, time.Millisecond)
+			require.Equal(t, test.drivers, f.csiNode().Spec.Drivers)
+		})
+	}
 }
 
 func TestNodeIsNotReadyWithoutItsCSINode(t *testing.T) {

@@ -124,7 +124,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	if !m.try(ctx, func() error { _, err := m.ensure(ctx); return err }) {
+	if !m.try(ctx, func() error { return m.adopt(ctx) }) {
 		return nil
 	}
 	close(m.created)
@@ -177,18 +177,22 @@ func (m *Manager) NodeChanged(node *corev1.Node) {
 func (m *Manager) writeAll(ctx context.Context) error {
 	m.writeMu.Lock()
 	defer m.writeMu.Unlock()
-	m.mu.Lock()
-	infos := maps.Clone(m.infos)
-	m.mu.Unlock()
-	if err := m.setOwner(ctx); err != nil {
+	if err := m.adopt(ctx); err != nil {
 		return err
 	}
-	for name, info := range infos {
+	for name, info := range m.registered() {
 		if err := m.write(ctx, name, info); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// registered returns what the registered drivers have reported, by their names.
+func (m *Manager) registered() map[string]*csipb.NodeGetInfoResponse {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.infos)
 }
 
 // ensure reads or creates the CSINode.
@@ -219,27 +223,6 @@ func (m *Manager) ownerRef() (metav1.OwnerReference, error) {
 		return metav1.OwnerReference{}, errors.New("the Node is not registered yet")
 	}
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, nil
-}
-
-// setOwner makes the current Node the owner of the CSINode.
-func (m *Manager) setOwner(ctx context.Context) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		object, err := m.ensure(ctx)
-		if err != nil {
-			return err
-		}
-		owner, err := m.ownerRef()
-		if err != nil {
-			return err
-		}
-		if len(object.OwnerReferences) == 1 && object.OwnerReferences[0] == owner {
-			return nil
-		}
-		changed := object.DeepCopy()
-		changed.OwnerReferences = []metav1.OwnerReference{owner}
-		_, err = m.deps.Client.StorageV1().CSINodes().Update(ctx, changed, metav1.UpdateOptions{})
-		return err
-	})
 }
 
 // Register implements pluginmanager.Handler: it gets the driver's name of this node, publishes it, and makes the driver

@@ -121,11 +121,7 @@ func lookUp(ctx context.Context, name string, wantIPv6 bool) net.IP {
 	}
 	var other net.IP
 	for _, ip := range found {
-		own := slices.ContainsFunc(local, func(address net.Addr) bool {
-			network, ok := address.(*net.IPNet)
-			return ok && network.IP.Equal(ip)
-		})
-		if !own || !ip.IsGlobalUnicast() {
+		if !has(local, ip) || !ip.IsGlobalUnicast() {
 			continue
 		}
 		if (ip.To4() == nil) == wantIPv6 {
@@ -134,6 +130,41 @@ func lookUp(ctx context.Context, name string, wantIPv6 bool) net.IP {
 		other = ip
 	}
 	return other
+}
+
+// foreign returns those of the addresses that the machine does not have.
+func foreign(ips []net.IP) ([]net.IP, error) {
+	local, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the machine's addresses: %w", err)
+	}
+	var missing []net.IP
+	for _, ip := range ips {
+		if !ip.IsLoopback() && !has(local, ip) {
+			missing = append(missing, ip)
+		}
+	}
+	return missing, nil
+}
+
+// has reports whether an address is one of the machine's.
+func has(local []net.Addr, ip net.IP) bool {
+	return slices.ContainsFunc(local, func(address net.Addr) bool {
+		network, ok := address.(*net.IPNet)
+		return ok && network.IP.Equal(ip)
+	})
+}
+
+// warnOfForeign warns of configured addresses that the machine does not have. The Node has them nevertheless: they may be added later.
+func (r *runner) warnOfForeign(ips []net.IP) {
+	missing, err := foreign(ips)
+	if err != nil {
+		r.deps.Logger.Warn("failed to check the node's addresses", "error", err)
+	}
+	for _, ip := range missing {
+		r.deps.Logger.Warn("the machine does not have the node's address; others cannot reach the kubelet and Pods on the host's network there",
+			"address", ip, "remedy", "correct --node-ip, or add the address to an interface")
+	}
 }
 
 // routeTo returns the local address of connections to the API server.

@@ -118,5 +118,10 @@ func (c *Config) complete() error {
 	return nil
 }
 
+// cloud returns what the Node's cloud is to know.
+func (c *Config) cloud() agent.CloudConfig {
+	return agent.CloudConfig{External: c.ExternalCloud, NodeIPs: c.Addresses.fixed(), ChosenIPs: len(c.Addresses.IPs) > 0}
+}
+
 // standalone reports whether there is no API server.
 func (c *Config) standalone() bool { return c.Kubeconfig == "" }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
@@ -30,6 +31,8 @@ type identity struct {
 	conns *connrotation.Dialer
 	// onAddressesChanged replaces the serving certificate by one for these addresses.
 	onAddressesChanged func(ips []net.IP) error
+	// onNode takes each new state of the Node; nil if none is wanted.
+	onNode func(node *corev1.Node)
 	// metrics are the collectors of the certificate managers.
 	metrics []prometheus.Collector
 	cancel  []context.CancelFunc

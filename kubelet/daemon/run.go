@@ -114,8 +114,9 @@ func (r *runner) newAgent(ctx context.Context, id *identity) (*agent.Agent, erro
 	if err != nil {
 		return nil, err
 	}
+	r.warnOfForeign(r.config.Addresses.fixed())
 	config.Node.Name, config.Node.IPs, config.Node.Labels, config.Node.Version = r.name, ips, r.config.Labels, version.Kubelet()
-	config.Node.Cloud = agent.CloudConfig{External: r.config.ExternalCloud, NodeIPs: r.config.Addresses.fixed()}
+	config.Node.Cloud = r.config.cloud()
 	config.RootDir = r.config.RootDir
 	config.Lock = agent.LockConfig{File: r.config.LockFile, ExitOnContention: r.config.ExitOnLockContention}
 	config.Cgroups.RuntimeCgroups = r.config.RuntimeCgroups
@@ -126,6 +127,7 @@ func (r *runner) newAgent(ctx context.Context, id *identity) (*agent.Agent, erro
 	deps := agent.Deps{
 		Timeline: r.deps.Timeline, Logger: r.deps.Logger, Clock: r.deps.Clock, Collectors: append(r.deps.Collectors, id.metrics...),
 		OnIdle: r.deps.OnIdle, Processes: r.deps.Processes, Flags: r.deps.Flags, TracerProvider: r.deps.TracerProvider, Exits: r.deps.Exits,
+		OnNode: id.onNode,
 	}
 	if r.config.Addresses.fixed() == nil {
 		deps.FindIPs = find

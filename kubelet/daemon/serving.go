@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/cert"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
@@ -47,17 +48,33 @@ func (r *runner) requestServing(ctx context.Context, id *identity, server *agent
 	if err != nil {
 		return err
 	}
+	names, all := r.certified(ips)
 	manager, err := certificate.NewServing(certificate.Deps{Clientset: certificate.FixedClient(client), Logger: r.deps.Logger}, certificate.Config{
-		NodeName: r.name, Dir: r.config.CertDir, DNSNames: []string{r.name}, IPs: ips,
+		NodeName: r.name, Dir: r.config.CertDir, DNSNames: names, IPs: all,
 	})
 	if err != nil {
 		return err
 	}
 	id.metrics = append(id.metrics, manager.Metrics())
-	id.runManager(ctx, manager)
-	id.onAddressesChanged = manager.SetIPs
+	if r.config.ExternalCloud {
+		named := &cloudNames{set: manager.SetNames, start: func() { id.runManager(ctx, manager) }, logger: r.deps.Logger}
+		id.onNode = named.update
+	} else {
+		id.runManager(ctx, manager)
+		id.onAddressesChanged = func(ips []net.IP) error { return manager.SetNames(r.certified(ips)) }
+	}
 	server.CertFile, server.KeyFile, server.CertLater = manager.Path(), manager.Path(), true
 	return nil
+}
+
+// certified returns what a serving certificate of the Node with these addresses is valid for. A name that is an IP address, as --hostname-override
+// may give, is one of the addresses: clients compare an address with those alone.
+func (r *runner) certified(ips []net.IP) (names []string, all []net.IP) {
+	addresses := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: r.name}}
+	for _, ip := range ips {
+		addresses = append(addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return certificate.NamesOf(addresses)
 }
 
 // signServing uses the certificate kubelet.crt below the directory of certificates, which any kubelet writes there, or signs one.

@@ -168,7 +168,7 @@ func (m *Manager) NewImageCollector(config images.CollectorConfig) (*images.Coll
 	}, config)
 }
 
-// RemoveImages removes all images that no container uses, however old they are, if images may be removed at all.
+// RemoveImages removes all images that no container uses and that are not too new, if images may be removed at all.
 func (m *Manager) RemoveImages(ctx context.Context) error {
 	if m.config.ImageGCHigh == 0 {
 		return nil

@@ -48,8 +48,8 @@ type Config struct {
 	NoRegister bool
 	// Cloud describes the controller manager of the node's cloud.
 	Cloud Cloud
-	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
-	MaxPods int64
+	// MaxPods is the capacity for Pods; DefaultMaxPods if nil.
+	MaxPods *int64
 	// KubeReserved, SystemReserved and the hard ones of the Thresholds are subtracted from capacity to compute allocatable.
 	KubeReserved, SystemReserved corev1.ResourceList
 	Thresholds                   []eviction.Threshold
@@ -73,6 +73,8 @@ type Cloud struct {
 	External bool
 	// NodeIPs are the addresses that the user has chosen, for an annotation that the controller manager reads.
 	NodeIPs []net.IP
+	// ChosenIPs says that the Node has Config.IPs until the controller manager sets its addresses; otherwise it has none until then.
+	ChosenIPs bool
 }
 
 // complete checks the configuration and sets its defaults.
@@ -84,15 +86,17 @@ func (c *Config) complete() error {
 		return fmt.Errorf("node: Config.Name %q: node names are lower case", c.Name)
 	case len(c.IPs) == 0:
 		return errors.New("node: Config.IPs is required: a node needs an address")
-	case c.MaxPods < 0:
-		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
+	case c.MaxPods != nil && *c.MaxPods < 0:
+		return fmt.Errorf("node: Config.MaxPods %d is negative", *c.MaxPods)
 	case !slices.IsSorted(c.DeclaredFeatures):
 		return fmt.Errorf("node: Config.DeclaredFeatures %q: the API server wants them sorted", c.DeclaredFeatures)
 	case c.LeaseDuration < 0 || c.ReportInterval < 0 || c.UpdateInterval < 0:
 		return errors.New("node: Config.LeaseDuration, ReportInterval and UpdateInterval must not be negative")
 	}
 	c.Hostname = cmp.Or(c.Hostname, c.Name)
-	c.MaxPods = cmp.Or(c.MaxPods, DefaultMaxPods)
+	if c.MaxPods == nil {
+		c.MaxPods = ptr.To[int64](DefaultMaxPods)
+	}
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, DefaultLeaseDuration)
 	c.ReportInterval = cmp.Or(c.ReportInterval, DefaultReportInterval)
 	c.UpdateInterval = cmp.Or(c.UpdateInterval, DefaultUpdateInterval)
@@ -126,6 +130,9 @@ type Deps struct {
 	// Devices returns how many devices of device plugins the node has, by resource, and how many of them containers may get, of
 	// which Manager.DevicesChanged reports changes; nil means that it has none.
 	Devices func() (capacity, allocatable corev1.ResourceList)
+	// First reports whether this is the first kubelet of the machine. An existing Node's extended resources are those of another machine of its
+	// name then, and are set to zero. Nil means that it is not.
+	First func() bool
 	// OnNode is called with every new state of the Node object from the API server. It must not block and must not
 	// modify the object.
 	OnNode func(*corev1.Node)
@@ -163,6 +170,9 @@ func (d *Deps) complete() error {
 	}
 	if d.Pressure == nil {
 		d.Pressure = func() []eviction.Condition { return nil }
+	}
+	if d.First == nil {
+		d.First = func() bool { return false }
 	}
 	if d.OnNode == nil {
 		d.OnNode = func(*corev1.Node) {}

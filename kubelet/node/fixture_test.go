@@ -115,6 +115,8 @@ type fixture struct {
 	features []string
 	labels   map[string]string
 	startups []node.Startup // what OnStartup was called with
+	// configure, if set, changes what the Manager is made of.
+	configure func(*node.Deps, *node.Config)
 }
 
 // run calls test in a synctest bubble with a running Manager; prepare may change the fixture before.
@@ -130,14 +132,19 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 		}
 		thresholds, err := eviction.ParseThresholds(eviction.Config{Hard: eviction.DefaultHard()})
 		require.NoError(t, err)
-		f.Manager, err = node.New(node.Deps{
+		deps := node.Deps{
 			Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder,
 			Pressure:  func() []eviction.Condition { return f.pressure },
 			OnStartup: func(s node.Startup) { f.startups = append(f.startups, s) },
-		}, node.Config{
+		}
+		config := node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
 			Thresholds: thresholds, DeclaredFeatures: f.features, Labels: f.labels,
-		})
+		}
+		if f.configure != nil {
+			f.configure(&deps, &config)
+		}
+		f.Manager, err = node.New(deps, config)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -79,7 +79,7 @@ func addresses(config *Config, old []corev1.NodeAddress, o *observed) []corev1.N
 		if len(old) > 0 {
 			return old
 		}
-		if len(config.Cloud.NodeIPs) == 0 {
+		if !config.Cloud.ChosenIPs {
 			ips = nil
 		}
 	}

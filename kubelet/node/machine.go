@@ -29,8 +29,8 @@ type MachineInfo struct {
 
 // Usage is the current usage of the machine.
 type Usage struct {
-	// MemoryAvailable is the memory, in bytes, that is neither in use nor caches files in recent use: what the machine has
-	// less its working set.
+	// MemoryAvailable is the memory, in bytes, that is free or that the kernel frees when it is needed: caches of files that are not
+	// in recent use, and its own caches, of names and inodes. It is what the machine has less its working set.
 	MemoryAvailable           int64
 	DiskCapacity, DiskFree    int64 // bytes of the file system of the kubelet's data
 	InodeCapacity, InodesFree int64
@@ -91,7 +91,7 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 		return Usage{}, err
 	}
 	u := Usage{
-		MemoryAvailable: meminfo["MemFree"] + meminfo["Inactive(file)"],
+		MemoryAvailable: meminfo["MemFree"] + meminfo["Inactive(file)"] + meminfo["SReclaimable"],
 		DiskCapacity:    int64(fs.Blocks) * fs.Bsize,
 		DiskFree:        int64(fs.Bavail) * fs.Bsize,
 		InodeCapacity:   int64(fs.Files),

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/eviction"
 	"github.com/berth-dev/berth/kubelet/node"
@@ -501,7 +502,7 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		"Config.Name is required": func(c *node.Config, _ *node.Deps) { c.Name = "" },
 		"lower case":              func(c *node.Config, _ *node.Deps) { c.Name = "N1" },
 		"Config.IPs":              func(c *node.Config, _ *node.Deps) { c.IPs = nil },
-		"Config.MaxPods":          func(c *node.Config, _ *node.Deps) { c.MaxPods = -1 },
+		"Config.MaxPods":          func(c *node.Config, _ *node.Deps) { c.MaxPods = ptr.To[int64](-1) },
 		"Config.LeaseDuration":    func(c *node.Config, _ *node.Deps) { c.LeaseDuration = -1 },
 		"Deps.Client":             func(_ *node.Config, d *node.Deps) { d.Client = nil },
 	} {

@@ -85,6 +85,11 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 			return fmt.Errorf("patch labels of node %q: %w", m.config.Name, err)
 		}
 	}
+	select {
+	case <-m.registered: // it was deleted, and others have created it again
+	default:
+		m.observer.observed.resetExtended = m.deps.First()
+	}
 	m.setNode(existing)
 	m.wake.Notify()
 	return nil
@@ -188,8 +193,11 @@ var placeLabels = []string{
 }
 
 // leavesLabel reports whether a label of an existing Node is left as it is: those of the configuration are for a Node that is created, and
-// whoever changes or removes them later does so for good.
+// whoever changes or removes them later does so for good. Whoever creates the Node in the kubelet's place labels it, too.
 func (c *Config) leavesLabel(key string) bool {
+	if c.NoRegister {
+		return true
+	}
 	_, configured := c.Labels[key]
 	return configured && !slices.Contains(placeLabels, key)
 }

@@ -48,6 +48,7 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	labels := changedLabels(node)
 	if sameStatus(&node.Status, &status) && len(labels) == 0 && now.Sub(m.lastWrite.at) < m.config.ReportInterval {
 		m.volumes.markWritten(gen)
+		m.observer.observed.resetExtended = false
 		return 0, nil
 	}
 	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.observer.observed, time.Time{})
@@ -65,6 +66,7 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, fmt.Errorf("patch status of node %q: %w", m.config.Name, err)
 	}
 	m.lastWrite.at = now
+	m.observer.observed.resetExtended = false
 	m.noteFeatures(updated)
 	if m.conflict.record(&ours, now) {
 		m.reportConflict(&node.Status, &status)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -17,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/eviction"
 )
 
@@ -41,6 +43,8 @@ type observed struct {
 	featuresDropped bool
 	// devices are those of device plugins, by resource.
 	devices resources
+	// resetExtended says that extended resources that are not among devices are none of this machine.
+	resetExtended bool
 }
 
 // nodeResources computes the node's capacity and what Pods may use of it.
@@ -49,11 +53,11 @@ func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, all
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(info.Cores), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(info.Memory, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usage.DiskCapacity, resource.BinarySI),
-		corev1.ResourcePods:             *resource.NewQuantity(config.MaxPods, resource.DecimalSI),
+		corev1.ResourcePods:             *resource.NewQuantity(*config.MaxPods, resource.DecimalSI),
 	}
 	unavailable := config.Reserved(capacity)
 	for size, bytes := range info.HugePages {
-		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+		name := resourcename.HugePages(size)
 		capacity[name] = *resource.NewQuantity(bytes, resource.BinarySI)
 		add(unavailable, corev1.ResourceMemory, *resource.NewQuantity(bytes, resource.BinarySI))
 	}
@@ -81,6 +85,19 @@ func (c *Config) Reserved(capacity corev1.ResourceList) corev1.ResourceList {
 	return reserved
 }
 
+// CheckReserved returns an error that names each resource of which more is reserved than a node with the capacity has.
+func (c *Config) CheckReserved(capacity corev1.ResourceList) error {
+	reserved := c.Reserved(capacity)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		if wanted, all := reserved[name], capacity[name]; wanted.Cmp(all) > 0 {
+			errs = append(errs, fmt.Errorf("kubeReserved, systemReserved and evictionHard together reserve %s of %s, and the node has %s: reserve less",
+				&wanted, name, &all))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Quantity) {
 	sum := list[name]
 	sum.Add(quantity)
@@ -97,8 +114,14 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	capacity, allocatable := nodeResources(config, o.info, o.usage)
 	maps.Copy(capacity, o.devices.capacity)
 	maps.Copy(allocatable, o.devices.allocatable)
-	status.Capacity = mergeResources(status.Capacity, capacity)
-	status.Allocatable = mergeResources(status.Allocatable, allocatable)
+	if o.resetExtended {
+		for name := range old.Capacity {
+			if _, has := capacity[name]; !has && resourcename.IsExtended(name) {
+				capacity[name], allocatable[name] = *resource.NewQuantity(0, resource.DecimalSI), *resource.NewQuantity(0, resource.DecimalSI)
+			}
+		}
+	}
+	status.Capacity, status.Allocatable = mergeResources(old, capacity, allocatable)
 
 	buildInfo(config, &status, o)
 	if o.images != nil {
@@ -153,23 +176,34 @@ func buildInfo(config *Config, status *corev1.NodeStatus, o observed) {
 	}
 }
 
-// mergeResources returns this kubelet's resources with those that others added. Huge page sizes that the machine no
-// longer has are dropped.
-func mergeResources(old, ours corev1.ResourceList) corev1.ResourceList {
-	merged := ours.DeepCopy()
-	for name, quantity := range old {
-		if _, ok := merged[name]; !ok && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			merged[name] = quantity
+// mergeResources returns this kubelet's resources with those that others added. An administrator adds an extended resource to the capacity
+// alone: all of it is allocatable, until it is removed from there. Huge page sizes that the machine no longer has are dropped.
+func mergeResources(old *corev1.NodeStatus, ownCapacity, ownAllocatable corev1.ResourceList) (capacity, allocatable corev1.ResourceList) {
+	capacity, allocatable = ownCapacity.DeepCopy(), ownAllocatable.DeepCopy()
+	others := func(list corev1.ResourceList, add func(name corev1.ResourceName, quantity resource.Quantity)) {
+		for name, quantity := range list {
+			if _, own := ownCapacity[name]; !own && !resourcename.IsHugePages(name) {
+				add(name, quantity)
+			}
 		}
 	}
-	return merged
+	others(old.Capacity, func(name corev1.ResourceName, quantity resource.Quantity) {
+		capacity[name], allocatable[name] = quantity, quantity
+	})
+	others(old.Allocatable, func(name corev1.ResourceName, quantity resource.Quantity) {
+		if _, has := capacity[name]; !has && !resourcename.IsExtended(name) {
+			allocatable[name] = quantity
+		}
+	})
+	return capacity, allocatable
 }
 
-// imageList returns the largest images.
+// imageList returns the largest images that have a name: no Pod can refer to another.
 func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
-	sorted := slices.Clone(images)
+	named := func(image *runtimeapi.Image) bool { return len(image.RepoDigests)+len(image.RepoTags) > 0 }
+	sorted := slices.DeleteFunc(slices.Clone(images), func(image *runtimeapi.Image) bool { return !named(image) })
 	slices.SortStableFunc(sorted, func(a, b *runtimeapi.Image) int {
-		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Id, b.Id))
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(b.Id, a.Id)) // as upstream's kubelet
 	})
 	if limit >= 0 && len(sorted) > limit {
 		sorted = sorted[:limit]
@@ -177,9 +211,6 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 	list := make([]corev1.ContainerImage, 0, len(sorted))
 	for _, image := range sorted {
 		names := slices.Concat(image.RepoDigests, image.RepoTags)
-		if len(names) == 0 {
-			continue // dangling: no Pod can refer to it
-		}
 		list = append(list, corev1.ContainerImage{
 			Names:     names[:min(len(names), maxNames)],
 			SizeBytes: int64(min(image.Size, 1<<62)),

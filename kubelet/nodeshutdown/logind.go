@@ -102,7 +102,8 @@ func (l *logind) allowDelay(ctx context.Context, dir string, wanted time.Duratio
 		return fmt.Errorf("make the directory of logind's configuration: %w", err)
 	}
 	file := filepath.Join(dir, dropIn)
-	text := fmt.Sprintf("# Written by the kubelet for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", int64(wanted/time.Second))
+	seconds := int64((wanted + time.Second - 1) / time.Second) // rounded up, or what logind allows would never be enough
+	text := fmt.Sprintf("# Written by the kubelet for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
 	if err := atomicfile.Write(file, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("allow a longer delay of shutdowns in logind's configuration: %w", err)
 	}

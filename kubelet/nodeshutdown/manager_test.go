@@ -115,6 +115,14 @@ func (n *node) metric(name string) float64 {
 	return 0
 }
 
+func TestDelayIsRoundedUpToSeconds(t *testing.T) {
+	n := newNode(t, TwoPeriods(60*time.Second+500*time.Millisecond, 20*time.Second))
+	n.machine.waitLock()
+	content, err := os.ReadFile(filepath.Join(n.machine.dir, dropIn))
+	require.NoError(t, err)
+	require.Contains(t, string(content), "\nInhibitDelayMaxSec=61\n")
+}
+
 func TestShutdownWaitsForPodsByPriority(t *testing.T) {
 	n := newNode(t, TwoPeriods(60*time.Second, 20*time.Second), newPod("critical", systemCritical+1, 300), newPod("web", 0, 300),
 		newPod("short", 5, 7))

@@ -27,11 +27,16 @@ import (
 // dropInSuffix is how the name of a drop-in file ends.
 const dropInSuffix = ".conf"
 
-// readFile reads a configuration file and sets the defaults of what it leaves open. Paths in it are relative to its directory.
-func readFile(path string) (*settings.Configuration, error) {
-	c, _, err := decodeFile(path)
+// ReadFile reads a configuration file and sets the defaults of what it leaves open. Paths in it are relative to its directory. It returns
+// the names of the fields that the file has, too, sorted. The file is read once: it may be a pipe.
+func ReadFile(path string) (*settings.Configuration, []string, error) {
+	c, text, err := decodeFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
 	}
 	if c.EvictionHard == nil {
 		c.EvictionHard = settings.DefaultEvictionHard()
@@ -45,28 +50,14 @@ func readFile(path string) (*settings.Configuration, error) {
 	settings.SetDefaults(c)
 	absolute, err := filepath.Abs(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration file %q: %w", path, err)
+		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
 	}
 	for _, field := range paths(c) {
 		if *field != "" && !filepath.IsAbs(*field) {
 			*field = filepath.Join(filepath.Dir(absolute), *field)
 		}
 	}
-	return c, nil
-}
-
-// ReadFile reads a configuration file as readFile does. It returns the names of the fields that the file has, sorted.
-func ReadFile(path string) (*settings.Configuration, []string, error) {
-	_, text, err := decodeFile(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, nil, fmt.Errorf("read configuration file %q: %w", path, err)
-	}
-	c, err := readFile(path)
-	return c, slices.Sorted(maps.Keys(fields)), err
+	return c, slices.Sorted(maps.Keys(fields)), nil
 }
 
 // mergeDir merges the drop-in files below dir into the configuration, in the order of their names.

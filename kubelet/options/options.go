@@ -95,7 +95,7 @@ func (o *Options) load(args []string) (err error) {
 		return nil
 	}
 	if o.Flags.Config != "" {
-		if o.Configuration, err = readFile(o.Flags.Config); err != nil {
+		if o.Configuration, _, err = ReadFile(o.Flags.Config); err != nil {
 			return err
 		}
 	}

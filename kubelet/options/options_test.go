@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -207,4 +208,52 @@ func TestFlagValuesAreParsed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, o.Flags.Version)
 	}
+}
+
+// TestZeroOfAFlagIsItsValue sets flags to zero, which means the default in a file alone.
+func TestZeroOfAFlagIsItsValue(t *testing.T) {
+	o, err := parse("--max-pods=0", "--minimum-image-ttl-duration=0s", "--authentication-token-webhook-cache-ttl=0s",
+		"--authorization-webhook-cache-authorized-ttl=0s", "--authorization-webhook-cache-unauthorized-ttl=0s",
+		"--streaming-connection-idle-timeout=0s", "--volume-stats-agg-period=0s", "--eviction-pressure-transition-period=0s")
+	require.NoError(t, err)
+	chosen, err := settings.ConvertComplete(o.Configuration)
+	require.NoError(t, err)
+	config := &chosen.Agent
+	require.Zero(t, *config.Pods.Max)
+	require.Zero(t, chosen.Source.MaxPods)
+	require.Zero(t, config.Server.StreamIdleTimeout)
+	for name, none := range map[string]time.Duration{
+		"Images.MinAge": config.Images.MinAge, "TokenTTL": config.Server.Auth.TokenTTL, "AllowedTTL": config.Server.Auth.AllowedTTL,
+		"DeniedTTL": config.Server.Auth.DeniedTTL, "UsageMaxAge": config.Pods.UsageMaxAge,
+		"PressureTransitionPeriod": config.Eviction.PressureTransitionPeriod,
+	} {
+		require.Negative(t, none, name)
+	}
+	for flag, want := range map[string]string{
+		"--port=0": "port (--port) 0", "--registry-burst=0": "registryBurst (--registry-burst) 0", "--sync-frequency=0s": "syncFrequency",
+		"--container-log-max-size=": "containerLogMaxSize",
+	} {
+		o, err := parse(flag)
+		require.NoError(t, err)
+		_, err = settings.ConvertComplete(o.Configuration)
+		require.ErrorContains(t, err, want)
+	}
+	dir := files(t, map[string]string{"config": header + "maxPods: 0\n"})
+	o, err = parse("--config", dir+"/config")
+	require.NoError(t, err)
+	require.EqualValues(t, 110, o.Configuration.MaxPods, "a zero in a file is no value")
+}
+
+// TestTheFileMayBeAPipe has what a shell passes for <(command).
+func TestTheFileMayBeAPipe(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	defer reader.Close()
+	_, err = writer.WriteString(header + "maxPods: 50\n")
+	require.NoError(t, err)
+	require.NoError(t, writer.Close())
+	c, fields, err := ReadFile(fmt.Sprintf("/proc/self/fd/%d", reader.Fd()))
+	require.NoError(t, err)
+	require.Equal(t, int32(50), c.MaxPods)
+	require.Equal(t, []string{"apiVersion", "kind", "maxPods"}, fields)
 }

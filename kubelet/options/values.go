@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/berth-dev/berth/internal/resourcename"
 )
 
 // ipValue is a flag with an IP address.
@@ -124,7 +126,7 @@ func (v *reservedMemoryValue) Set(value string) error {
 		for limit := range strings.SplitSeq(list, ",") {
 			name, amount, ok := strings.Cut(limit, "=")
 			quantity, err := resource.ParseQuantity(amount)
-			if !ok || err != nil || name != string(corev1.ResourceMemory) && !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) {
+			if !ok || err != nil || name != string(corev1.ResourceMemory) && !resourcename.IsHugePages(corev1.ResourceName(name)) {
 				return fmt.Errorf("reserved memory %q: want memory=AMOUNT or hugepages-SIZE=AMOUNT", limit)
 			}
 			reservation.Limits[corev1.ResourceName(name)] = quantity

@@ -51,8 +51,8 @@ type Handler interface {
 
 // Config are the values of a Manager.
 type Config struct {
-	// Dir is the directory where plugins create their sockets, also in subdirectories. Names that begin with a dot are
-	// ignored.
+	// Dir is the directory where plugins create their sockets, or links to them, also in subdirectories. Names that begin with
+	// a dot are ignored.
 	Dir string
 	// InfoTimeout bounds the request for a plugin's information; one second if zero. It is retried later.
 	InfoTimeout time.Duration

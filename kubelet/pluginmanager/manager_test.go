@@ -219,6 +219,26 @@ func TestAPluginMayLieDeep(t *testing.T) {
 	require.Equal(t, "deregister d", f.nextCall())
 }
 
+// TestAPluginMayLinkItsSocket has a socket in the plugin's own directory, and a link to it that stays when the plugin restarts.
+func TestAPluginMayLinkItsSocket(t *testing.T) {
+	f := newFixture(t)
+	elsewhere := filepath.Join(f.base, "elsewhere")
+	driver := f.driver("d", "../elsewhere/d.sock")
+	require.NoError(t, os.MkdirAll(f.dir, 0o755))
+	require.NoError(t, os.Symlink("../elsewhere/d.sock", filepath.Join(f.dir, "d.sock")))
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(f.dir, "directory")))
+	f.start()
+	require.Equal(t, "register d d", f.nextCall())
+	require.True(t, f.answer(driver).PluginRegistered)
+	f.requireCounts("d.sock actual_state_of_world", "d.sock desired_state_of_world")
+
+	driver.Stop()
+	require.Equal(t, "deregister d", f.nextCall())
+	again := f.driver("d", "../elsewhere/d.sock")
+	require.Equal(t, "register d d", f.nextCall())
+	require.True(t, f.answer(again).PluginRegistered)
+}
+
 func (f *fixture) failNext(errs ...error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 	redialMax = 100 * time.Millisecond
 )
 
-// listSockets returns the sockets in dir and below, and watches all directories. Watching a directory twice does no
+// listSockets returns the sockets in dir and below, and links to sockets, and watches all directories. Watching a directory twice does no
 // harm. missed says which directories could not be read or watched; the sockets of the others are found.
 func listSockets(dir string, watcher *fswatch.Watcher) (found map[string]identity, missed error) {
 	found = make(map[string]identity)
@@ -49,27 +49,53 @@ func listSockets(dir string, watcher *fswatch.Watcher) (found map[string]identit
 			}
 			return nil
 		}
-		if entry.IsDir() {
+		if watched := dirToWatch(path, entry); watched != "" {
 			// Before reading its entries, so that none is missed.
-			if err := watcher.Add(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				missed = errors.Join(missed, fmt.Errorf("watch %q: %w", path, err))
+			if err := watcher.Add(watched); err != nil && !errors.Is(err, os.ErrNotExist) {
+				missed = errors.Join(missed, fmt.Errorf("watch %q: %w", watched, err))
 			}
-			return nil
 		}
-		if entry.Type() != fs.ModeSocket {
-			return nil
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return nil // removed meanwhile
-		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if ok {
-			found[path] = identity{inode: stat.Ino, changed: stat.Ctim.Nano()}
+		if socket, ok := socketAt(path, entry); ok {
+			found[path] = socket
 		}
 		return nil
 	})
 	return found, missed
+}
+
+// dirToWatch returns the directory whose events say that the entry has changed, "" if that is its own: a directory, or for a link that of
+// what it leads to, because a plugin may make its socket elsewhere.
+func dirToWatch(path string, entry fs.DirEntry) string {
+	if entry.IsDir() {
+		return path
+	}
+	if entry.Type() != fs.ModeSymlink {
+		return ""
+	}
+	target, err := os.Readlink(path)
+	if err != nil {
+		return "" // removed meanwhile
+	}
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(path), target)
+	}
+	return filepath.Dir(target)
+}
+
+// socketAt returns the socket that the entry is, or leads to as a link.
+func socketAt(path string, entry fs.DirEntry) (identity, bool) {
+	if kind := entry.Type(); kind != fs.ModeSocket && kind != fs.ModeSymlink {
+		return identity{}, false
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return identity{}, false // removed meanwhile, or a link to something else
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return identity{}, false
+	}
+	return identity{inode: stat.Ino, changed: stat.Ctim.Nano()}, true
 }
 
 // register performs the handshake with the plugin of a socket and stores the result. A plugin that is rejected is

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
@@ -68,11 +68,17 @@ func (s *Settings) OpenAccess() bool {
 	return *s.Source.EnableServer && *s.Source.Authentication.Anonymous.Enabled && s.Agent.Server.Auth.AllowAll
 }
 
-// Convert returns what a Configuration says. The error names each value that breaks a rule of Kubernetes, or that this kubelet
-// refuses.
+// Convert returns what a Configuration says, with the defaults of Kubernetes for what it leaves open. The error names each value that
+// breaks a rule of Kubernetes, or that this kubelet refuses.
 func Convert(in *Configuration) (*Settings, error) {
 	c := in.DeepCopy()
 	SetDefaults(c)
+	return ConvertComplete(c)
+}
+
+// ConvertComplete is Convert for a Configuration that has its defaults. A zero in it is what its user has chosen by a flag.
+func ConvertComplete(in *Configuration) (*Settings, error) {
+	c := in.DeepCopy()
 	if err := Validate(c); err != nil {
 		return nil, err
 	}
@@ -119,6 +125,14 @@ func Convert(in *Configuration) (*Settings, error) {
 	return out, errors.Join(errs[:]...)
 }
 
+// chosen returns the time of a field. A zero is written as a negative time, because it means the default to an agent.Config.
+func chosen(field metav1.Duration) time.Duration {
+	if field.Duration == 0 {
+		return -1
+	}
+	return field.Duration
+}
+
 // convertShutdown returns how long Pods have to end when the machine shuts down.
 func convertShutdown(c *Configuration) []nodeshutdown.Period {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
@@ -145,16 +159,16 @@ func convertLogs(c *Configuration) agent.LogsConfig {
 	return agent.LogsConfig{
 		PodsDir: c.PodLogsDir, MaxSize: size.Value(), MaxFiles: int(*c.ContainerLogMaxFiles),
 		MaxWorkers: int(*c.ContainerLogMaxWorkers), MonitorPeriod: c.ContainerLogMonitorInterval.Duration,
-		ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir), filepath.Base(agent.ContainerLogsDir)),
+		ContainersDir: agent.ContainerLogsDir, // log collectors look there wherever the logs are
 	}
 }
 
 func convertPods(c *Configuration) agent.PodConfig {
 	out := agent.PodConfig{
-		Max: int64(c.MaxPods), MaxPerCore: int64(c.PodsPerCore), SyncPeriod: c.SyncFrequency.Duration,
+		Max: ptr.To(int64(c.MaxPods)), MaxPerCore: int64(c.PodsPerCore), SyncPeriod: c.SyncFrequency.Duration,
 		MaxBackoff:           c.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
 		AllowedUnsafeSysctls: c.AllowedUnsafeSysctls, SeccompDefault: *c.SeccompDefault,
-		UsageMaxAge: c.VolumeStatsAggPeriod.Duration,
+		UsageMaxAge: chosen(c.VolumeStatsAggPeriod),
 	}
 	if counted, set := c.FeatureGates[gateProjectQuotas]; set {
 		out.NoProjectQuotas = !counted
@@ -171,7 +185,7 @@ func convertImages(c *Configuration) agent.ImageConfig {
 	out := agent.ImageConfig{
 		PullQPS: float32(*c.RegistryPullQPS), PullBurst: int(c.RegistryBurst),
 		GCHigh: int(*c.ImageGCHighThresholdPercent), GCLow: int(*c.ImageGCLowThresholdPercent),
-		MinAge: c.ImageMinimumGCAge.Duration, MaxAge: c.ImageMaximumGCAge.Duration,
+		MinAge: chosen(c.ImageMinimumGCAge), MaxAge: c.ImageMaximumGCAge.Duration,
 		Verification: c.ImagePullCredentialsVerificationPolicy, NotVerified: c.PreloadedImagesVerificationAllowlist,
 	}
 	switch {
@@ -194,8 +208,8 @@ func convertServer(c *Configuration) (agent.ServerConfig, error) {
 		Auth: server.AuthConfig{
 			Anonymous: *c.Authentication.Anonymous.Enabled, NoTokens: !*c.Authentication.Webhook.Enabled,
 			AllowAll:   c.Authorization.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
-			TokenTTL:   c.Authentication.Webhook.CacheTTL.Duration,
-			AllowedTTL: c.Authorization.Webhook.CacheAuthorizedTTL.Duration, DeniedTTL: c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+			TokenTTL:   chosen(c.Authentication.Webhook.CacheTTL),
+			AllowedTTL: chosen(c.Authorization.Webhook.CacheAuthorizedTTL), DeniedTTL: chosen(c.Authorization.Webhook.CacheUnauthorizedTTL),
 		},
 		LogQuery: ptr.Deref(c.EnableSystemLogQuery, false), Profiling: *c.EnableProfilingHandler, Contention: c.EnableContentionProfiling,
 		DebugFlags: *c.EnableDebugFlagsHandler, NoDebugging: !*c.EnableDebuggingHandlers,

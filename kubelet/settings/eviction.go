@@ -11,7 +11,7 @@ import (
 func convertEviction(c *Configuration) eviction.Config {
 	out := eviction.Config{
 		Hard: c.EvictionHard, Soft: c.EvictionSoft, SoftGracePeriod: c.EvictionSoftGracePeriod, MinimumReclaim: c.EvictionMinimumReclaim,
-		PressureTransitionPeriod: c.EvictionPressureTransitionPeriod.Duration, MaxPodGracePeriod: int64(c.EvictionMaxPodGracePeriod),
+		PressureTransitionPeriod: chosen(c.EvictionPressureTransitionPeriod), MaxPodGracePeriod: int64(c.EvictionMaxPodGracePeriod),
 	}
 	if out.Hard == nil {
 		out.Hard = map[string]string{} // none, and not the defaults

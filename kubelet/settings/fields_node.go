@@ -41,7 +41,7 @@ func podFields() []Field {
 			Does: "the longest time between two syncs of a Pod; what changes is synced at once"},
 		{Path: "maxPods", Flag: "max-pods", Support: Honoured, Does: "how many Pods the node takes"},
 		{Path: "podsPerCore", Flag: "pods-per-core", Support: Honoured, Does: "how many Pods the node takes for each CPU, up to maxPods; 0: no such limit"},
-		{Path: "podLogsDir", Support: Honoured, Does: "the directory of the containers' logs"},
+		{Path: "podLogsDir", Support: Honoured, Does: "the directory of the containers' logs, to which the links in /var/log/containers lead"},
 		{Path: "clusterDNS", Flag: "cluster-dns", Support: Honoured, Does: "the name servers of Pods with dnsPolicy ClusterFirst"},
 		{Path: "clusterDomain", Flag: "cluster-domain", Support: Honoured, Does: "the domain of the cluster's Services"},
 		{Path: "resolvConf", Flag: "resolv-conf", Support: Honoured,
@@ -65,7 +65,9 @@ func podFields() []Field {
 			Does: "how a Pod reaches itself through a Service; with a CRI runtime its CNI configuration says so, for upstream's kubelet, too"},
 		{Path: "runOnce", Flag: "runonce", Support: Refused, Does: "runs the static Pods and exits",
 			Limit: "want false: Kubernetes has removed the mode; `berth run` runs Pods without a cluster"},
-		{Path: "userNamespaces.idsPerPod", Support: Honoured, Does: "how many user IDs a Pod with a user namespace has, a multiple of 65536"},
+		{Path: "userNamespaces.idsPerPod", Support: Honoured,
+			Does: "how many user IDs a Pod with a user namespace has, a multiple of 65536; they are of those that /etc/subuid and /etc/subgid " +
+				"delegate to the user kubelet, if that and getsubids exist"},
 	}
 }
 

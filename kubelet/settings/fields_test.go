@@ -1,6 +1,8 @@
 package settings
 
 import (
+	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -315,10 +317,13 @@ func TestMessagesNameTimesAsFilesHaveThem(t *testing.T) {
 // again and again. A log size of 0 is accepted upstream, and rotates each log at each check.
 func TestWrongValuesAreNamedBeforeAKubeletStarts(t *testing.T) {
 	for text, want := range map[string]string{
-		"tracing: {samplingRatePerMillion: -1}":      "tracing.samplingRatePerMillion",
-		"tracing: {samplingRatePerMillion: 2000000}": "tracing.samplingRatePerMillion",
-		"tracing: {endpoint: 'http://a b'}":          "tracing.endpoint",
-		"containerLogMaxSize: '0'":                   "containerLogMaxSize",
+		"tracing: {samplingRatePerMillion: -1}":                         "tracing.samplingRatePerMillion",
+		"tracing: {samplingRatePerMillion: 2000000}":                    "tracing.samplingRatePerMillion",
+		"tracing: {endpoint: 'http://a b'}":                             "tracing.endpoint",
+		"containerLogMaxSize: '0'":                                      "containerLogMaxSize",
+		"logging: {vmodule: [{filePattern: 'a=b', verbosity: 1}]}":      "logging.vmodule",
+		"logging: {vmodule: [{filePattern: a, verbosity: 3000000000}]}": "want at most 2147483647",
+		"logging: {verbosity: 3000000000}":                              "want at most 2147483647",
 		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a*b']}": `preloadedImagesVerificationAllowlist: "a*b"`,
 		"{imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages, preloadedImagesVerificationAllowlist: ['a:1']}": `preloadedImagesVerificationAllowlist: "a:1"`,
 	} {
@@ -332,4 +337,26 @@ func TestWrongValuesAreNamedBeforeAKubeletStarts(t *testing.T) {
 		"preloadedImagesVerificationAllowlist: ['registry.example.com/*', busybox], tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}}"), c))
 	_, err := Convert(c)
 	require.NoError(t, err)
+}
+
+// TestLogLinksAreWhereCollectorsSearch: log collectors are configured for /var/log/containers, wherever the logs themselves are.
+func TestLogLinksAreWhereCollectorsSearch(t *testing.T) {
+	for _, dir := range []string{"", "/data/log/pods"} {
+		chosen, err := Convert(&Configuration{PodLogsDir: dir})
+		require.NoError(t, err)
+		require.Equal(t, "/var/log/containers", chosen.Agent.Logs.ContainersDir)
+		require.Equal(t, cmp.Or(dir, "/var/log/pods"), chosen.Agent.Logs.PodsDir)
+	}
+}
+
+// TestAllowedSysctlsAreThoseOfNamespaces: allowing another one has no effect but Pods whose containers never start.
+func TestAllowedSysctlsAreThoseOfNamespaces(t *testing.T) {
+	for _, pattern := range []string{"kernel.msg*", "kernel.shm_rmid_forced", "net.core.somaxconn", "net/ipv4/conf/eth0.1/forwarding", "net.*", "fs.mqueue.*"} {
+		_, err := Convert(&Configuration{AllowedUnsafeSysctls: []string{pattern}})
+		require.NoError(t, err)
+	}
+	for _, pattern := range []string{"vm.max_map_count", "kernel.*", "*", "net.*.x", "net..x", "Net.x", "net.x ", ""} {
+		_, err := Convert(&Configuration{AllowedUnsafeSysctls: []string{"net.*", pattern}})
+		require.ErrorContains(t, err, fmt.Sprintf("allowedUnsafeSysctls (--allowed-unsafe-sysctls) %q: want ", pattern))
+	}
 }

@@ -92,6 +92,8 @@ type Gate struct {
 	Kubelet bool
 	// Here is the state in this kubelet.
 	Here bool
+	// Needs are the gates without which it cannot be on.
+	Needs []string
 }
 
 // Gates returns the feature gates that upstream's kubelet knows, sorted by name. The kubelet has each feature that is generally
@@ -112,6 +114,9 @@ func Gates() []Gate {
 			case stageAlpha, stageBeta, "DEPRECATED":
 				gate.Stage = word
 			}
+			if others, ok := strings.CutPrefix(word, "needs="); ok {
+				gate.Needs = strings.Split(others, ",")
+			}
 		}
 		gate.Here = gate.Default
 		if here, differs := differentHere()[gate.Name]; differs {
@@ -126,26 +131,30 @@ func Gates() []Gate {
 func Features(set map[string]bool) []metrics.Feature {
 	var features []metrics.Feature
 	for _, gate := range Gates() {
-		feature := metrics.Feature{Name: gate.Name, Stage: gate.Stage, Enabled: gate.Here}
-		names := []string{gate.Name}
-		switch gate.Stage {
-		case stageAlpha:
-			names = append(names, allAlpha)
-		case stageBeta:
-			names = append(names, allBeta)
-		}
-		for _, name := range names {
-			if on, ok := set[name]; ok {
-				feature.Enabled = on
-				break
-			}
-		}
-		features = append(features, feature)
+		features = append(features, metrics.Feature{Name: gate.Name, Stage: gate.Stage, Enabled: gate.state(set, gate.Here)})
 	}
 	return features
 }
 
-// validateGates returns an error that names the gates which Kubernetes does not know or has locked.
+// state returns the state of a gate: what is set for it, or for all gates of its stage, or else the one given.
+func (g *Gate) state(set map[string]bool, otherwise bool) bool {
+	names := []string{g.Name}
+	switch g.Stage {
+	case stageAlpha:
+		names = append(names, allAlpha)
+	case stageBeta:
+		names = append(names, allBeta)
+	}
+	for _, name := range names {
+		if on, ok := set[name]; ok {
+			return on
+		}
+	}
+	return otherwise
+}
+
+// validateGates returns an error that names the gates which Kubernetes does not know or has locked, and those that are on without others
+// that they need.
 func validateGates(set map[string]bool) error {
 	known := map[string]Gate{}
 	for _, gate := range Gates() {
@@ -160,6 +169,20 @@ func validateGates(set map[string]bool) error {
 			errs = append(errs, fmt.Errorf("featureGates (--feature-gates) %s: Kubernetes 1.36 has no such feature gate", name))
 		case gate.Locked && set[name] != gate.Default:
 			errs = append(errs, fmt.Errorf("featureGates (--feature-gates) %s=%v: Kubernetes has locked it to %v", name, set[name], gate.Default))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		gate := known[name]
+		if !gate.state(set, gate.Default) {
+			continue
+		}
+		for _, other := range gate.Needs {
+			if needed := known[other]; !needed.state(set, needed.Default) {
+				errs = append(errs, fmt.Errorf("featureGates (--feature-gates): %s is on and needs %s, which is off: switch both", name, other))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -21,6 +21,8 @@ func TestGatesThatAreSwitched(t *testing.T) {
 		switch {
 		case gate.Locked:
 			require.ErrorContains(t, err, "Kubernetes has locked it", gate.Name)
+		case breaksOthers(gate):
+			require.ErrorContains(t, err, ", which is off: switch both", gate.Name)
 		case gate.Kubelet && gate.Here == gate.Default && !slices.Contains(switched(), gate.Name):
 			require.ErrorContains(t, err, "the feature cannot be switched in this kubelet", gate.Name)
 		default:
@@ -40,14 +42,35 @@ func TestGatesThatAreSwitched(t *testing.T) {
 		_, err := Convert(parse(t, text))
 		require.ErrorContains(t, err, want, text)
 	}
-	_, err := Convert(parse(t, "featureGates: {PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}"))
+	for text, want := range map[string]string{
+		"GracefulNodeShutdown: false": "GracefulNodeShutdownBasedOnPodPriority is on and needs GracefulNodeShutdown, which is off",
+		"PodLevelResources: false":    "InPlacePodLevelResourcesVerticalScaling is on and needs PodLevelResources, which is off",
+	} {
+		_, err := Convert(parse(t, "featureGates: {"+text+"}"))
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := Convert(parse(t, "featureGates: {GracefulNodeShutdown: false, GracefulNodeShutdownBasedOnPodPriority: false, WindowsGracefulNodeShutdown: false}"))
+	require.NoError(t, err)
+	_, err = Convert(parse(t, "featureGates: {PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}"))
 	require.NoError(t, err)
 	_, err = Convert(parse(t, "featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriod: 30s"))
 	require.NoError(t, err)
 }
 
+// breaksOthers reports whether the gate in its other state leaves one on that needs another that is off.
+func breaksOthers(gate Gate) bool {
+	on := map[string]bool{}
+	for _, other := range Gates() {
+		on[other.Name] = other.Default != (other.Name == gate.Name)
+	}
+	return slices.ContainsFunc(Gates(), func(other Gate) bool {
+		return on[other.Name] && slices.ContainsFunc(other.Needs, func(name string) bool { return !on[name] })
+	})
+}
+
 func TestGatesChangeWhatIsDone(t *testing.T) {
-	chosen, err := Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: false, PodLevelResources: false, KubeletPodResourcesListUseActivePods: false}"))
+	chosen, err := Convert(parse(t, "featureGates: {DisableCPUQuotaWithExclusiveCPUs: false, PodLevelResources: false, "+
+		"InPlacePodLevelResourcesVerticalScaling: false, KubeletPodResourcesListUseActivePods: false}"))
 	require.NoError(t, err)
 	require.True(t, chosen.Agent.Cgroups.ExclusiveCPUQuota)
 	require.True(t, chosen.Agent.Pods.NoPodResources)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/resources"
 	"github.com/berth-dev/berth/kubelet/resources/hints"
 	"github.com/berth-dev/berth/kubelet/resources/memory"
@@ -119,7 +120,7 @@ func convertReservedMemory(c *Configuration) (memory.Reservation, error) {
 			return nil, fmt.Errorf("%s: NUMA node %d: want a node of the machine and limits of it", path, node)
 		}
 		for name, quantity := range reservation.Limits {
-			if name != corev1.ResourceMemory && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			if name != corev1.ResourceMemory && !resourcename.IsHugePages(name) {
 				return nil, fmt.Errorf("%s: NUMA node %d: %s: want memory or hugepages-SIZE", path, node, name)
 			}
 			if _, twice := out[node][name]; twice {

@@ -6,7 +6,9 @@ import (
 	"math"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
+	"k8s.io/component-helpers/node/util/sysctl"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
@@ -24,6 +27,12 @@ import (
 
 // idBlock is the unit of the IDs of user namespaces.
 const idBlock = 65536
+
+// maxSysctl is the longest name of a sysctl.
+const maxSysctl = 253
+
+// sysctlPattern matches a sysctl, with dots or slashes between its parts, and the beginning of several before an asterisk.
+var sysctlPattern = regexp.MustCompile(`^([a-z0-9]+([-_]+[a-z0-9]+)*[./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
 
 // problems collects what is wrong with a Configuration.
 type problems struct {
@@ -111,21 +120,38 @@ func (p *problems) node(c *Configuration) {
 	p.want(c.MaxPods >= 0, "maxPods", c.MaxPods, "0 or more")
 	p.want(c.PodsPerCore >= 0, "podsPerCore", c.PodsPerCore, "0 or more")
 	for path, period := range map[string]time.Duration{
-		"nodeStatusUpdateFrequency":        c.NodeStatusUpdateFrequency.Duration,
-		"nodeStatusReportFrequency":        c.NodeStatusReportFrequency.Duration,
-		"syncFrequency":                    c.SyncFrequency.Duration,
-		"fileCheckFrequency":               c.FileCheckFrequency.Duration,
-		"httpCheckFrequency":               c.HTTPCheckFrequency.Duration,
-		"runtimeRequestTimeout":            c.RuntimeRequestTimeout.Duration,
-		"evictionPressureTransitionPeriod": c.EvictionPressureTransitionPeriod.Duration,
+		"nodeStatusUpdateFrequency": c.NodeStatusUpdateFrequency.Duration,
+		"nodeStatusReportFrequency": c.NodeStatusReportFrequency.Duration,
+		"syncFrequency":             c.SyncFrequency.Duration,
+		"fileCheckFrequency":        c.FileCheckFrequency.Duration,
+		"httpCheckFrequency":        c.HTTPCheckFrequency.Duration,
+		"runtimeRequestTimeout":     c.RuntimeRequestTimeout.Duration,
 	} {
 		p.want(period > 0, path, period.String(), "more than 0")
 	}
+	transition := c.EvictionPressureTransitionPeriod.Duration
+	p.want(transition >= 0, "evictionPressureTransitionPeriod", transition.String(), "no negative time")
 	for _, taint := range c.RegisterWithTaints {
 		if err := checkTaint(taint); err != nil {
 			p.want(false, "registerWithTaints", taint.ToString(), err.Error())
 		}
 	}
+	for _, pattern := range c.AllowedUnsafeSysctls {
+		if err := checkSysctl(pattern); err != nil {
+			p.want(false, "allowedUnsafeSysctls", pattern, err.Error())
+		}
+	}
+}
+
+// checkSysctl returns an error for a sysctl, or a beginning of several, that is none of a Pod's own namespaces: no runtime sets it.
+func checkSysctl(pattern string) error {
+	if !sysctlPattern.MatchString(pattern) || len(pattern) > maxSysctl {
+		return errors.New("names such as net.core.somaxconn or kernel.msg*")
+	}
+	if namespace, _, _ := sysctl.GetNamespace(pattern); namespace == sysctl.UnknownNamespace {
+		return errors.New("sysctls that a Pod has for itself: net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*")
+	}
+	return nil
 }
 
 func checkTaint(taint corev1.Taint) error {
@@ -152,6 +178,7 @@ func (p *problems) rates(c *Configuration) {
 	} {
 		p.want(rate >= 0, path, rate, "no negative number")
 	}
+	p.want(c.RegistryBurst > 0 || *c.RegistryPullQPS == 0, "registryBurst", c.RegistryBurst, "1 or more, or registryPullQPS 0: no pull could start")
 }
 
 func (p *problems) images(c *Configuration) {
@@ -200,7 +227,9 @@ func (p *problems) logging(c *Configuration) {
 	p.want(l.Verbosity <= math.MaxInt32, "logging.verbosity", uint32(l.Verbosity), "at most 2147483647")
 	p.want(len(l.VModule) == 0 || l.Format == logText, "logging.vmodule", l.VModule, "none, or logging.format text")
 	for _, item := range l.VModule {
-		p.want(item.FilePattern != "", "logging.vmodule", item.FilePattern, "a pattern of file names")
+		p.want(item.FilePattern != "" && !strings.ContainsAny(item.FilePattern, "=,"), "logging.vmodule", item.FilePattern,
+			"a pattern of file names, without = and comma")
+		p.want(item.Verbosity <= math.MaxInt32, "logging.vmodule", uint32(item.Verbosity), "at most 2147483647")
 	}
 }
 

@@ -28,6 +28,8 @@ const (
 	defaultLifetime = time.Hour
 	// maxAge is the age at which a token is renewed even if it is valid for longer.
 	maxAge = 24 * time.Hour
+	// minAge is the age until which no token is renewed.
+	minAge = time.Minute
 	// maxJitter spreads the renewals of tokens that were created at the same time.
 	maxJitter = 10 * time.Second
 	// initialBackoff and maxBackoff bound the wait after a failed renewal.
@@ -38,6 +40,7 @@ const (
 // Deps are what a Manager works with. Client is required.
 type Deps struct {
 	Client kubernetes.Interface
+	// Clock should go on while the machine sleeps, as that of package boottime does: tokens end meanwhile.
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
@@ -192,21 +195,22 @@ func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenP
 	return created
 }
 
-// Request returns a new token like Token's that is neither kept nor renewed, for callers that need it only briefly.
-func (m *Manager) Request(ctx context.Context, pod *corev1.Pod, audience string) (string, error) {
+// Request returns a new token like Token's that is neither kept nor renewed, for callers that need it only briefly. It is of the Pod's account as
+// the caller knows it: the API server refuses a token of another account of the same name.
+func (m *Manager) Request(ctx context.Context, pod *corev1.Pod, account types.UID, audience string) (string, error) {
 	response, err := m.createToken(ctx, key{
 		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
 		audience: audience, seconds: int64(defaultLifetime / time.Second),
-	})
+	}, account)
 	if err != nil {
 		return "", err
 	}
 	return response.Status.Token, nil
 }
 
-// createToken requests a token from the API server.
-func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.TokenRequest, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+// createToken requests a token from the API server. account may be empty: any account of the name will do.
+func (m *Manager) createToken(ctx context.Context, k key, account types.UID) (*authenticationv1.TokenRequest, error) {
+	request := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: account}, Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: k.podName, UID: k.pod},
 	}}
@@ -231,22 +235,31 @@ func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.Tok
 // refresh requests the entry's token and schedules its renewal. The caller holds the entry's lock.
 func (m *Manager) refresh(ctx context.Context, entry *entry) error {
 	requestedAt := m.clock.Now()
-	response, err := m.createToken(ctx, entry.key)
+	response, err := m.createToken(ctx, entry.key, "")
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entry.value = response.Status.Token
-	entry.expires = response.Status.ExpirationTimestamp.Time
+	entry.expires = requestedAt.Add(lifetime(response, requestedAt))
 	entry.backoff = initialBackoff
 	m.schedule(entry, renewalTime(requestedAt, entry.expires))
 	return nil
 }
 
+// lifetime returns how long a token is valid. Its end, which the response has, too, is a time of the API server's clock, which may not agree
+// with the node's.
+func lifetime(response *authenticationv1.TokenRequest, requestedAt time.Time) time.Duration {
+	if seconds := response.Spec.ExpirationSeconds; seconds != nil && *seconds > 0 {
+		return time.Duration(*seconds) * time.Second
+	}
+	return response.Status.ExpirationTimestamp.Sub(requestedAt)
+}
+
 // renewalTime returns when to renew a token: at 80 % of its lifetime or at the age of one day, a random jitter earlier.
 func renewalTime(requestedAt, expires time.Time) time.Time {
-	age := min(expires.Sub(requestedAt)*8/10, maxAge)
+	age := max(min(expires.Sub(requestedAt)*8/10, maxAge), minAge)
 	jitter := rand.N(min(maxJitter, age/10+1))
 	return requestedAt.Add(age - jitter)
 }

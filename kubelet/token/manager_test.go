@@ -29,9 +29,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // issuer is the API server's token endpoint: it issues token-1, token-2, …
 type issuer struct {
 	clock *testclock.FakeClock
+	ahead time.Duration // how far the API server's clock is ahead of the node's
 
 	mu       sync.Mutex
 	requests []authenticationv1.TokenRequestSpec
+	accounts []types.UID // that the requests name
 	err      error
 }
 
@@ -42,13 +44,13 @@ func (i *issuer) react(action clienttesting.Action) (bool, runtime.Object, error
 	request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.requests = append(i.requests, request.Spec)
+	i.requests, i.accounts = append(i.requests, request.Spec), append(i.accounts, request.UID)
 	if i.err != nil {
 		return true, nil, i.err
 	}
 	request.Status.Token = fmt.Sprintf("token-%d", len(i.requests))
 	life := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
-	request.Status.ExpirationTimestamp = metav1.NewTime(i.clock.Now().Add(life))
+	request.Status.ExpirationTimestamp = metav1.NewTime(i.clock.Now().Add(i.ahead + life))
 	return true, request, nil
 }
 
@@ -116,6 +118,38 @@ func TestTokenIsBoundToItsPodAndKept(t *testing.T) {
 	require.Empty(t, f.issuer.requests[1].Audiences)
 	f.Forget(pod.UID)
 	require.Zero(t, f.Len())
+}
+
+// TestRequestIsForTheAccountAsItWas lets the API server refuse a token of an account that has the same name and is another.
+func TestRequestIsForTheAccountAsItWas(t *testing.T) {
+	f := start(t)
+	_, err := f.Token(t.Context(), pod, projection("vault", 3600))
+	require.NoError(t, err)
+	got, err := f.Request(t.Context(), pod, "uid-of-robot", "registry")
+	require.NoError(t, err)
+	require.Equal(t, "token-2", got)
+	require.Equal(t, []types.UID{"", "uid-of-robot"}, f.issuer.accounts)
+	require.Equal(t, []string{"registry"}, f.issuer.requests[1].Audiences)
+	require.Equal(t, 1, f.Len(), "it is not kept")
+}
+
+// TestRenewalDoesNotDependOnTheAPIServersClock has a node whose clock is so far ahead that a new token seems to have expired, and one whose
+// clock is behind, by which a token would be renewed long after its end.
+func TestRenewalDoesNotDependOnTheAPIServersClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-2 * time.Hour, -time.Hour, 2 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			f := start(t)
+			f.issuer.ahead = ahead
+			for range 2 {
+				got, err := f.Token(t.Context(), pod, projection("", 3600))
+				require.NoError(t, err)
+				require.Equal(t, "token-1", got)
+			}
+			f.waitTimer(t)
+			f.clock.Step(48 * time.Minute)
+			require.Equal(t, pod.UID, <-f.renewed)
+		})
+	}
 }
 
 func TestRenewalAtFourFifthsOfLifeOrADay(t *testing.T) {

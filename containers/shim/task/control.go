@@ -82,15 +82,19 @@ func (p *process) kill(signal unix.Signal) error {
 }
 
 // Pause freezes a container.
-func (s *Service) Pause(_ context.Context, r *api.PauseRequest) (*emptypb.Empty, error) {
+func (s *Service) Pause(ctx context.Context, r *api.PauseRequest) (*emptypb.Empty, error) {
 	t, err := s.task(r.ID)
 	if err != nil {
 		return nil, err
 	}
+	t.freezing.Lock()
+	defer t.freezing.Unlock()
 	if status := t.state(t.init); status != tasktypes.Status_RUNNING {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("pause a container that is %s: %w", status, errdefs.ErrFailedPrecondition))
 	}
-	t.setPaused(true, false)
+	if err := t.beginPause(ctx); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
 	if err := t.inner.Pause(); err != nil {
 		t.setPaused(false, false)
 		return nil, errgrpc.ToGRPC(fmt.Errorf("OCI runtime pause failed: %w", err))
@@ -106,6 +110,8 @@ func (s *Service) Resume(_ context.Context, r *api.ResumeRequest) (*emptypb.Empt
 	if err != nil {
 		return nil, err
 	}
+	t.freezing.Lock()
+	defer t.freezing.Unlock()
 	if status := t.state(t.init); status != tasktypes.Status_PAUSED {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("resume a container that is %s: %w", status, errdefs.ErrFailedPrecondition))
 	}
@@ -119,7 +125,7 @@ func (s *Service) Resume(_ context.Context, r *api.ResumeRequest) (*emptypb.Empt
 
 func (t *task) setPaused(pausing, paused bool) {
 	t.mu.Lock()
-	t.pausing, t.paused = pausing, paused
+	t.pause.pausing, t.pause.paused = pausing, paused
 	t.mu.Unlock()
 }
 

@@ -183,6 +183,7 @@ func (s *Service) startExec(t *task, p *process) (err error) {
 	if err := t.beginExec(); err != nil {
 		return err
 	}
+	defer t.endExecStart()
 	defer func() {
 		if err != nil {
 			p.status, p.exit.Status = tasktypes.Status_STOPPED, 255
@@ -205,5 +206,8 @@ func (s *Service) startExec(t *task, p *process) (err error) {
 	p.streams, p.run, p.pid, p.status = streams, run, run.Pid, tasktypes.Status_RUNNING
 	s.publish(topicExecStarted, &eventsapi.TaskExecStarted{ContainerID: t.id, ExecID: p.execID, Pid: uint32(p.pid)})
 	guard.Go(s.ctx, "task.watchExec", func() { s.watch(t, p) })
+	if t.hasEnded() {
+		s.killOthers(t) // the exec may have joined the container after the others were killed, and the container's exit waits for it
+	}
 	return nil
 }

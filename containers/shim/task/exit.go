@@ -68,13 +68,19 @@ func (s *Service) endOthers(t *task) {
 	t.mu.Lock()
 	t.initEnded = true
 	t.mu.Unlock()
-	if !t.inner.HasOwnPIDNamespace() {
-		if err := t.inner.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
-			log.G(s.ctx).WithError(err).WithField("id", t.id).Error("failed to end the processes of a container that has ended")
-		}
-	}
+	s.killOthers(t)
 	t.running.Wait()
 	t.stopOOM()
+}
+
+// killOthers kills the processes of a container whose first has ended, which the kernel does if they have a namespace of process IDs.
+func (s *Service) killOthers(t *task) {
+	if t.inner.HasOwnPIDNamespace() {
+		return
+	}
+	if err := t.inner.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
+		log.G(s.ctx).WithError(err).WithField("id", t.id).Error("failed to end the processes of a container that has ended")
+	}
 }
 
 // deleteResponse is the exit of the first process.

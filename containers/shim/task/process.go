@@ -1,6 +1,7 @@
 package task
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -21,14 +22,21 @@ type task struct {
 	stopOOM    func()
 	stats      stats
 	deleting   sync.Mutex // held by Delete
+	freezing   sync.Mutex // held by Pause and Resume
 
 	mu        sync.Mutex // guards below
 	execs     map[string]*process
 	initEnded bool
-	pausing   bool
-	paused    bool
+	pause     pause
 
 	running sync.WaitGroup // execs that are started; none is added once initEnded
+}
+
+// pause is whether a container is paused, and what a pause waits for.
+type pause struct {
+	pausing, paused bool
+	starting        int           // execs that are being started; none begins while the container is pausing or paused
+	started         chan struct{} // closed when starting becomes 0; nil if nothing waits for that
 }
 
 // process is one process of a task.
@@ -96,17 +104,58 @@ func (t *task) beginExec() error {
 	if t.initEnded {
 		return fmt.Errorf("the first process of container %s has ended: %w", t.id, errdefs.ErrFailedPrecondition)
 	}
-	if t.paused || t.pausing {
+	if t.pause.paused || t.pause.pausing {
 		return fmt.Errorf("container %s is paused: %w", t.id, errdefs.ErrFailedPrecondition)
 	}
 	t.running.Add(1)
+	t.pause.starting++
 	return nil
+}
+
+// endExecStart says that an exec of beginExec runs, or could not be started.
+func (t *task) endExecStart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pause.starting--; t.pause.starting == 0 && t.pause.started != nil {
+		close(t.pause.started)
+		t.pause.started = nil
+	}
+}
+
+// beginPause lets no exec begin, and waits for those that are being started: one that joins the container's cgroup when that is frozen would
+// hang, and the requests that concern it, and the container's exit, with it.
+func (t *task) beginPause(ctx context.Context) error {
+	t.mu.Lock()
+	t.pause.pausing, t.pause.paused = true, false
+	var started chan struct{}
+	if t.pause.starting > 0 {
+		started = make(chan struct{})
+		t.pause.started = started
+	}
+	t.mu.Unlock()
+	if started == nil {
+		return nil
+	}
+	select {
+	case <-started:
+		return nil
+	case <-ctx.Done():
+		t.setPaused(false, false)
+		return fmt.Errorf("wait for execs that are being started in container %s: %w", t.id, ctx.Err())
+	}
+}
+
+// hasEnded reports whether the first process has ended.
+func (t *task) hasEnded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.initEnded
 }
 
 // state is the status of a process, which is that of the container while that is paused.
 func (t *task) state(p *process) tasktypes.Status {
 	t.mu.Lock()
-	pausing, paused := t.pausing, t.paused
+	pausing, paused := t.pause.pausing, t.pause.paused
 	t.mu.Unlock()
 	if pausing {
 		return tasktypes.Status_PAUSING

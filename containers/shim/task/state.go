@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/cgroups/v3"
@@ -86,7 +87,7 @@ func (s *Service) Pids(_ context.Context, r *api.PidsRequest) (*api.PidsResponse
 	return response, nil
 }
 
-// stats reads the use of resources of a container. The cgroups are found when it is first needed.
+// stats reads the use of resources of a container. The cgroups are opened when they are first needed.
 type stats struct {
 	mu     sync.Mutex
 	cgroup any // cgroup1.Cgroup or *cgroup2.Manager
@@ -96,14 +97,9 @@ func (s *stats) read(t *task) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cgroup == nil {
-		select {
-		case <-t.init.ended: // its process ID may be another's
-			return nil, fmt.Errorf("container %s has ended: %w", t.id, errdefs.ErrNotFound)
-		default:
-		}
-		found, err := findCgroup(t.init.pid)
+		found, err := openCgroup(t.inner.Cgroups())
 		if err != nil {
-			return nil, fmt.Errorf("find the cgroup of container %s: %w", t.id, err)
+			return nil, fmt.Errorf("open the cgroup of container %s: %w", t.id, err)
 		}
 		s.cgroup = found
 	}
@@ -113,15 +109,26 @@ func (s *stats) read(t *task) (any, error) {
 	return s.cgroup.(*cgroup2.Manager).Stat()
 }
 
-func findCgroup(pid int) (any, error) {
-	if cgroups.Mode() != cgroups.Unified {
-		return cgroup1.Load(cgroup1.PidPath(pid))
+// cgroupRoot is where the machine has cgroups mounted: that of version 2, or one directory for each controller of version 1.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// openCgroup returns the cgroup of a container, whose paths are as runc's state has them. The cgroup of its first process may be another: a
+// container that runs containers or systemd moves its processes to cgroups below its own.
+func openCgroup(paths map[string]string) (any, error) {
+	if cgroups.Mode() == cgroups.Unified {
+		if paths[""] == "" {
+			return nil, fmt.Errorf("it has none: %w", errdefs.ErrNotFound)
+		}
+		return cgroup2.Load(strings.TrimPrefix(paths[""], cgroupRoot))
 	}
-	group, err := cgroup2.PidGroupPath(pid)
-	if err != nil {
-		return nil, err
-	}
-	return cgroup2.Load(group)
+	return cgroup1.Load(func(controller cgroup1.Name) (string, error) {
+		below, found := strings.CutPrefix(paths[string(controller)], cgroupRoot+"/")
+		if !found {
+			return "", cgroup1.ErrControllerNotActive
+		}
+		_, path, _ := strings.Cut(below, "/")
+		return "/" + path, nil
+	})
 }
 
 // Stats returns the use of resources of a container, as containerd's cgroup packages describe it.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -27,7 +28,7 @@ type TypedController[R comparable] struct {
 	queue      *queue[R]
 	metrics    *metrics
 	sources    []*sourceRunner[R]
-	started    atomic.Bool
+	once       startonce.Guard
 	ready      atomic.Bool
 }
 
@@ -55,8 +56,12 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 	return c, nil
 }
 
-// Watch adds a source of keys, which runs from Start on. It must be called before Start.
+// Watch adds a source of keys, which runs from Start on. It must be called before Start: later it only logs an error.
 func (c *TypedController[R]) Watch(source Source[R]) {
+	if c.once.Begun() {
+		c.logger.Error("source is not watched: Watch was called after Start", "source", source.Name())
+		return
+	}
 	c.sources = append(c.sources, &sourceRunner[R]{source: source, queue: c.queue, synced: make(chan struct{})})
 }
 
@@ -80,8 +85,13 @@ func (c *TypedController[R]) RetryFailed() { c.queue.retryFailed() }
 // fails. It waits for active runs and drops the waiting keys, since a new start lists all objects again. It returns nil
 // if ctx ended, after every goroutine that it started has ended. A controller can be started once.
 func (c *TypedController[R]) Start(ctx context.Context) error {
-	if !c.started.CompareAndSwap(false, true) {
-		return fmt.Errorf("start controller %q: it was started before; create a new one", c.config.Name)
+	if err := c.once.Begin(fmt.Sprintf("controller %q", c.config.Name)); err != nil {
+		return err
+	}
+	for _, f := range c.sources {
+		if f.source == nil {
+			return fmt.Errorf("start controller %q: Watch was called with nil", c.config.Name)
+		}
 	}
 	if c.deps.Registerer != nil {
 		if err := c.deps.Registerer.Register(c.metrics); err != nil {
@@ -100,7 +110,13 @@ func (c *TypedController[R]) Start(ctx context.Context) error {
 		return nil
 	}))
 	for _, f := range c.sources {
-		group.Go(contain.Func("controller.Start", "", func() error { return f.run(groupCtx, c.config.Name) }))
+		group.Go(contain.Func("controller.Start", "", func() error {
+			err := f.run(groupCtx, c.config.Name)
+			if ctx.Err() != nil {
+				return nil // groupCtx ends after ctx, and what the source watches may have ended in between
+			}
+			return err
+		}))
 	}
 	group.Go(contain.Func("controller.Start", "", func() error {
 		if c.waitSynced(groupCtx) {
@@ -140,7 +156,7 @@ func (c *TypedController[R]) Ready() error {
 		select {
 		case <-f.synced:
 		default:
-			if c.started.Load() {
+			if c.once.Begun() {
 				return fmt.Errorf("controller %q is not ready: waiting for the initial list of %s",
 					c.config.Name, f.source.Name())
 			}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -78,6 +79,9 @@ func (s *informerSource[T, R]) Name() string {
 
 // Run implements Source.
 func (s *informerSource[T, R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
+	if s.informer == nil || s.keys == nil {
+		return errors.New("an informer and a function of keys are required")
+	}
 	registration, err := s.informer.AddEventHandler(&handler[T, R]{informerSource: s, sink: enqueuer})
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // an informer that ended with ctx takes no handler any more

@@ -117,6 +117,9 @@ func (s *pollSource[R]) Name() string { return s.config.Name }
 // Run implements Source. The source counts as synced after the first poll, even if it failed, because a system that does
 // not respond must not block the controller's other work.
 func (s *pollSource[R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
+	if s.list == nil {
+		return fmt.Errorf("poll %q: the function that lists is nil", s.config.Name)
+	}
 	if s.config.Period <= 0 {
 		return fmt.Errorf("poll %q: PollConfig.Period is not positive: %s", s.config.Name, s.config.Period)
 	}

@@ -338,6 +338,33 @@ func TestEndThatComesFirst(t *testing.T) {
 	}
 }
 
+// endingContext is a context whose end has not reached the contexts that are derived from it.
+type endingContext struct{ context.Context }
+
+func (endingContext) Err() error { return context.Canceled }
+
+// An informer and a controller of one context end with it, in any order. The informer is first here: the source finds it ended
+// before the controller's own context is.
+func TestInformerThatEndsBeforeTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := fcache.NewFakeControllerSource()
+		defer upstream.Shutdown()
+		informer := cache.NewSharedIndexInformer(upstream, pod("a", ""), 0, cache.Indexers{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, end := context.WithCancel(ctx)
+		end()
+		informer.RunWithContext(ended)
+		c, err := controller.New(&recordingReconciler{}, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(controller.For(informer))
+		done := make(chan error, 1)
+		go func() { done <- c.Start(endingContext{ctx}) }()
+		synctest.Wait()
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 // never is a source that does not come to an end of its initial list.
 type never struct{}
 

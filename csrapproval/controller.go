@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -45,6 +46,7 @@ type Controller struct {
 	requests certificatelisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
 	runner   *controller.Controller
+	once     startonce.Guard
 }
 
 var _ reconcile.Reconciler = (*Controller)(nil)
@@ -73,6 +75,9 @@ func New(deps Deps) (*Controller, error) {
 
 // Start approves requests until ctx ends.
 func (c *Controller) Start(ctx context.Context) error {
+	if err := c.once.Begin(Name); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.factory.Shutdown()
 	defer cancel()

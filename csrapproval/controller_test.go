@@ -74,6 +74,7 @@ func approves(t *testing.T, request *certificatesv1.CertificateSigningRequest, t
 		running.Go(func() { require.NoError(t, c.Start(ctx)) })
 		synctest.Wait()
 		require.NoError(t, c.Ready())
+		require.ErrorContains(t, c.Start(ctx), "was started before")
 		if then != nil {
 			then(client)
 			synctest.Wait()

@@ -27,6 +27,7 @@ import (
 
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -80,6 +81,7 @@ type Controller struct {
 	endpoints *endpoints
 	runner    *controller.Controller
 	recorder  record.EventRecorder // set by Start before the first run
+	once      startonce.Guard
 	// held is what Services have; nil before the first run. Only the one worker uses it.
 	held holdings
 }
@@ -119,8 +121,11 @@ func New(deps Deps, config Config) (*Controller, error) {
 	return c, nil
 }
 
-// Start works until ctx ends.
+// Start works until ctx ends. A Controller can be started once.
 func (c *Controller) Start(ctx context.Context) error {
+	if err := c.once.Begin(Name); err != nil {
+		return err
+	}
 	recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
 		Client: c.deps.Client.CoreV1(), Clock: c.deps.Clock, Logger: c.deps.Logger,
 	}, eventsink.Config{}, corev1.EventSource{Component: Name})

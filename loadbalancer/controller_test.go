@@ -57,6 +57,7 @@ func run(t *testing.T, deps loadbalancer.Deps, config loadbalancer.Config, f fun
 		running.Go(func() { require.NoError(t, c.Start(ctx)) })
 		synctest.Wait()
 		require.NoError(t, c.Ready())
+		require.ErrorContains(t, c.Start(ctx), "was started before")
 		f(&fixture{t, client})
 		cancel()
 		running.Wait()

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/expect"
 	"github.com/berth-dev/berth/internal/eventsink"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -47,6 +48,7 @@ type Controller struct {
 	recorder     record.EventRecorder // set by Start before the first run
 	// terminatingUnsupported is set once the server has dropped status.terminatingReplicas from a write.
 	terminatingUnsupported atomic.Bool
+	once                   startonce.Guard
 }
 
 var _ reconcile.Reconciler = (*Controller)(nil)
@@ -98,8 +100,11 @@ func New(deps Deps, config Config) (*Controller, error) {
 	return c, nil
 }
 
-// Start runs the controller until ctx ends, and returns once all its goroutines have ended.
+// Start runs the controller until ctx ends, and returns once all its goroutines have ended. A controller can be started once.
 func (c *Controller) Start(ctx context.Context) error {
+	if err := c.once.Begin(Name); err != nil {
+		return err
+	}
 	if c.recorder == nil {
 		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
 			Client: c.deps.Client.CoreV1(), Clock: c.deps.Clock, Logger: c.deps.Logger,

@@ -47,6 +47,7 @@ func start(t *testing.T, a *fakeServer) (stop func()) {
 	synctest.Wait()
 	require.NoError(t, c.Ready())
 	require.NoError(t, c.Healthy())
+	require.ErrorContains(t, c.Start(ctx), "was started before")
 	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-done)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/startonce"
 	"github.com/berth-dev/berth/loadbalancer"
 	"github.com/berth-dev/berth/reconcile"
 )
@@ -59,6 +60,7 @@ type Controller struct {
 	factory  informers.SharedInformerFactory
 	services corelisters.ServiceLister
 	runner   *controller.TypedController[struct{}]
+	once     startonce.Guard
 }
 
 // New returns a Controller, which Start runs.
@@ -88,8 +90,11 @@ func New(deps Deps, config Config) (*Controller, error) {
 	return c, nil
 }
 
-// Start keeps the addresses until ctx ends; Remove removes them.
+// Start keeps the addresses until ctx ends; Remove removes them. A Controller can be started once.
 func (c *Controller) Start(ctx context.Context) error {
+	if err := c.once.Begin(Name); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.factory.Shutdown()
 	defer cancel()

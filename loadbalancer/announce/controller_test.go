@@ -60,6 +60,7 @@ func TestAddressesFollowTheAnnotation(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { require.NoError(t, c.Start(ctx)) })
 		synctest.Wait()
+		require.ErrorContains(t, c.Start(ctx), "was started before")
 		has := func() []netip.Addr {
 			all, err := links.addresses(netip.Prefix{})
 			require.NoError(t, err)

@@ -283,7 +283,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		},
 		RootDir: c.KubeletDir(),
 		Logs: agent.LogsConfig{
-			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
+			PodsDir: c.PodLogsDir(), ContainersDir: c.ContainerLogsDir(),
 		},
 		Eviction: c.evictionConfig(), Shutdown: agent.ShutdownConfig{Periods: c.ShutdownPeriods},
 		Cgroups: agent.CgroupConfig{

@@ -76,7 +76,7 @@ func (c *Cluster) newCSIAttacher() (runFunc, error) {
 // directory's lock allows one process per cluster.
 func (c *Cluster) newCSISidecar(deps csisidecar.Deps, config csisidecar.Config) (runFunc, error) {
 	deps.Timeline, deps.Logger, deps.Clock = c.timeline, c.logger, c.clock
-	config.Driver = csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: csidriver.DefaultFSType}
+	config.Driver = csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: csidriver.DefaultFSType, StrictTopology: true}
 	sidecar, err := csisidecar.New(deps, config)
 	if err != nil {
 		return nil, err

@@ -65,12 +65,16 @@ func (l Layout) corefile(forwarders []string) string {
         fallthrough in-addr.arpa ip6.arpa
         ttl 5
     }
-`, resolversComment, l.resolverFiles().Main, dnsPort, joinAddresses(l.gateways()), clusterDomain, l.Kubeconfig(dnsName), l.dnsMetricsSocket())
+`, resolversComment, l.resolverFiles().Main, dnsPort, joinAddresses(l.gateways()), clusterDomain,
+		quoteForCorefile(l.Kubeconfig(dnsName)), quoteForCorefile(l.dnsMetricsSocket()))
 	if len(forwarders) > 0 {
 		config += fmt.Sprintf("    loop\n"+forwardPrefix+"%s {\n        policy sequential\n    }\n", strings.Join(forwarders, " "))
 	}
 	return config + "    loadbalance\n}\n"
 }
+
+// quoteForCorefile returns a path as one token of a Corefile, which a space would end; nothing but quotation marks is escaped there.
+func quoteForCorefile(path string) string { return `"` + strings.ReplaceAll(path, `"`, `\"`) + `"` }
 
 // corefilePath is the path of the configuration of CoreDNS.
 func (l Layout) corefilePath() string { return filepath.Join(l.RunDir, "Corefile") }

@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -78,11 +82,37 @@ func applyBuiltIn(ctx context.Context, config *rest.Config, objects []*unstructu
 	return group.Wait()
 }
 
+// defaultClassSuffix ends the annotations by which a class is the default: of StorageClasses, VolumeSnapshotClasses and
+// VolumeGroupSnapshotClasses.
+const defaultClassSuffix = "/is-default-class"
+
+// applyOne applies an object. Fields of it that users have changed are set back, but for whether a class is the default.
 func applyOne(ctx context.Context, to dynamic.ResourceInterface, object *unstructured.Unstructured) error {
-	if _, err := to.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+	_, err := to.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager})
+	if apierrors.IsConflict(err) {
+		if changesDefaultClass(err) {
+			object = object.DeepCopy()
+			annotations := object.GetAnnotations()
+			maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasSuffix(key, defaultClassSuffix) })
+			object.SetAnnotations(annotations)
+		}
+		_, err = to.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	}
+	if err != nil {
 		return fmt.Errorf("apply %s %q: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
+}
+
+// changesDefaultClass reports whether a conflict is about an annotation by which a class is the default.
+func changesDefaultClass(conflict error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(conflict, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Type == metav1.CauseTypeFieldManagerConflict && strings.HasSuffix(cause.Field, defaultClassSuffix)
+	})
 }
 
 // parseManifest parses the objects of a YAML file. Its errors name the document.

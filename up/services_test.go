@@ -37,9 +37,18 @@ func TestCorefileForwardsOnlyWhereThereIsAServer(t *testing.T) {
 	file := l.corefile([]string{"10.9.9.9", "fd00::53"})
 	require.Contains(t, file, "forward . 10.9.9.9 fd00::53 {")
 	require.Contains(t, file, "bind 10.1.0.1\n")
-	require.Contains(t, file, "kubeconfig /data/kubeconfigs/dns.kubeconfig")
+	require.Contains(t, file, `kubeconfig "/data/kubeconfigs/dns.kubeconfig"`)
 	require.Contains(t, file, "disable denial cluster.local", "no negative response is kept")
 	require.Contains(t, file, "servfail 0s", "no failure is kept")
+}
+
+// TestPathsInTheCorefileAreOneToken has data directories whose names CoreDNS would read as several tokens, or as the end of one.
+func TestPathsInTheCorefileAreOneToken(t *testing.T) {
+	l := servicesLayout(t)
+	for dir, want := range map[string]string{"/my data": `"/my data/`, `/a "b"`: `"/a \"b\"/`, `/a\b`: `"/a\b/`} {
+		l.DataDir = dir
+		require.Contains(t, l.corefile(nil), "\n        kubeconfig "+want+`kubeconfigs/dns.kubeconfig"`+"\n")
+	}
 }
 
 func TestDNSServiceHasTheUsualAddressAndOurEndpoint(t *testing.T) {

@@ -53,11 +53,14 @@ func (c *Cluster) newTables() (runFunc, error) {
 		restricted := false
 		return nftwatch.Keep(ctx, nftwatch.Deps{Clock: c.clock, Logger: c.logger}, nftwatch.Kept{
 			Name: "the cluster's tables",
-			Concerns: func(deleted nftwatch.Deletion) bool {
-				if deleted.Chain == "" {
-					return deleted.Table == c.Bridge() || deleted.Table == "nat" || deleted.Table == hostports.Table
+			Concerns: func(change nftwatch.Change) bool {
+				switch {
+				case change.Added:
+					return false
+				case change.Chain == "":
+					return change.Table == c.Bridge() || change.Table == "nat" || change.Table == hostports.Table
 				}
-				return deleted.Table == "nat" && deleted.Chain == "POSTROUTING"
+				return change.Table == "nat" && change.Chain == "POSTROUTING"
 			},
 			Ensure: func(ctx context.Context) error {
 				err := c.ensureTables(ctx, !restricted)
@@ -145,12 +148,12 @@ func guardProxyTables(run runFunc, adopted bool, logger *slog.Logger) runFunc {
 				stop(errProxyTablesRemoved)
 			}
 		}
-		concerns := func(deleted nftwatch.Deletion) bool {
-			if deleted.Table != proxyTable || deleted.Chain != "" {
+		concerns := func(change nftwatch.Change) bool {
+			if change.Added || change.Table != proxyTable || change.Chain != "" {
 				return false
 			}
 			family := "ip"
-			if deleted.Family == unix.NFPROTO_IPV6 {
+			if change.Family == unix.NFPROTO_IPV6 {
 				family = "ip6"
 			}
 			removed[nftTable{family, proxyTable}] = true

@@ -23,7 +23,7 @@ import (
 type csiProvisionerFlags struct {
 	kubeconfig, address, leaderNamespace, fsType, metrics string
 	leaderElection, capacity, metadata, resize, snapshot  bool
-	nodeDeployment, immediate                             bool
+	nodeDeployment, immediate, strictTopology             bool
 	timeout, capacityPeriod, baseDelay, maxDelay          time.Duration
 	workers, metricsPort, verbosity                       int
 }
@@ -61,6 +61,8 @@ func newCSIProvisioner() *cobra.Command {
 	flags.IntVar(&f.workers, "worker-threads", 100, "maximum number of concurrent calls")
 	flags.StringVar(&f.fsType, "default-fstype", "", "the filesystem of volumes whose class names none (default: the driver's)")
 	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "pass the names of the claim and the volume to the driver")
+	flags.BoolVar(&f.strictTopology, "strict-topology", false,
+		"pass only the topology of the selected node to the driver (default: those of its other nodes, too, which volumes that span several need)")
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
 	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
 	flags.BoolVar(&f.snapshot, "enable-snapshotter", false, "take and delete snapshots and group snapshots, in place of the sidecar csi-snapshotter")
@@ -97,7 +99,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	registries := &metricsserver.Registries{}
 	sidecar, err := newCSISidecar(config, csisidecar.Config{
 		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
-			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType, NodeName: node},
+			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType, StrictTopology: f.strictTopology, NodeName: node},
 		NodeDeployment: f.nodeDeployment, SelectNode: f.nodeDeployment && f.immediate, SelectNodeBaseDelay: f.baseDelay, SelectNodeMaxDelay: f.maxDelay,
 		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize, Snapshot: f.snapshot, GroupSnapshot: f.snapshot, Health: !f.nodeDeployment,
 		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,

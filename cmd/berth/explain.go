@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -206,15 +205,6 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 		return err
 	}
 	return explainDialError(config.Host, f.explainAndPrint(cmd, config, src, of))
-}
-
-// explainDialError replaces the errors of many refused requests by one that says what to do.
-func explainDialError(server string, err error) error {
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
-		return fmt.Errorf("the API server at %s cannot be reached: is the cluster running? `berth up` brings one of its own back (%w)",
-			server, dial)
-	}
-	return err
 }
 
 // explainAndPrint explains the object, or everything that is stuck, and prints the result.

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -36,7 +33,8 @@ func newImagesServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve [-- COMMAND…]", Short: "Accept pushes of images on loopback (docker push, ko, crane): Pods can use them at once",
 		Long: "Serves a registry on 127.0.0.1 that writes into the cluster's images, until Ctrl-C or, with a COMMAND, until that has ended,\n" +
-			"whose exit code it has then. COMMAND is logged in: DOCKER_CONFIG has the credentials, and KO_DOCKER_REPO the registry's name.\n" +
+			"whose exit code it has then. COMMAND is logged in: DOCKER_CONFIG has the user's own logins and this one, and KO_DOCKER_REPO the\n" +
+			"registry's name.\n" +
 			"Others log in with what is printed; the password is a new one each time. Connections do not leave the machine.\n\n" +
 			"An image pushed to 127.0.0.1:5000/app:v1 has that name in Pods. One pushed to 127.0.0.1:5000/ghcr.io/acme/app:v1 has the name\n" +
 			"ghcr.io/acme/app:v1, so that manifests need no change. Pods with imagePullPolicy Always, as with the tag latest, would pull it.\n" +
@@ -110,13 +108,7 @@ func runPusher(ctx context.Context, cmd *cobra.Command, registry string, handler
 		return fmt.Errorf("make the credentials of %s: %w", command[0], err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	credentials, err := json.Marshal(map[string]any{"auths": map[string]any{
-		registry: map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(handler.User + ":" + handler.Password))},
-	}})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "config.json"), credentials, 0o600)
-	}
-	if err != nil {
+	if err := writeDockerConfig(dir, dockerConfigDir(), registry, handler.User, handler.Password); err != nil {
 		return fmt.Errorf("write the credentials of %s: %w", command[0], err)
 	}
 	return runChild(ctx, cmd, command, "DOCKER_CONFIG="+dir, "KO_DOCKER_REPO="+registry)

@@ -48,7 +48,7 @@ func newKubeconfig() *cobra.Command {
 	flags.DurationVar(&f.ttl, "ttl", defaultUserTTL, "how long the certificate is valid: 10m to 8760h")
 	flags.StringVar(&f.namespace, "namespace", "", "the namespace of commands that name none (default: default)")
 	flags.StringVar(&f.server, "server", "", "the API server's URL in the kubeconfig (default: at --api-address of berth up, or else at 127.0.0.1)")
-	flags.StringVarP(&f.output, "output", "o", "", "write the kubeconfig to this `file`, readable by its owner only, instead of to standard output")
+	flags.StringVarP(&f.output, "output", "o", "", "write the kubeconfig to this `file`, readable by its owner only; -: standard output, as without this flag")
 	return cmd
 }
 
@@ -80,16 +80,7 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	write := func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	}
-	if f.output == "" {
-		err = write(cmd.OutOrStdout())
-	} else {
-		err = replaceFile(f.output, write)
-	}
-	if err != nil {
+	if err := f.write(cmd.OutOrStdout(), data); err != nil {
 		return err
 	}
 	if has, err := usercert.HasRights(ctx, client, f.identity); err == nil && !has {
@@ -97,6 +88,18 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command) error {
 			f.identity.User, f.identity.User, f.identity.User)
 	}
 	return nil
+}
+
+// write writes the kubeconfig to --output, or to out.
+func (f *kubeconfigFlags) write(out io.Writer, data []byte) error {
+	write := func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+	if f.output == "" || f.output == "-" {
+		return write(out)
+	}
+	return replaceFile(f.output, write)
 }
 
 // encode returns the kubeconfig.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,4 +32,19 @@ func TestKubeconfigNamesTheServerOfOtherMachines(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, config.Clusters["berth"].Server, "%+v", test)
 	}
+}
+
+func TestKubeconfigIsWrittenWhereOutputSays(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, output := range []string{"", "-", "file"} {
+		var out bytes.Buffer
+		require.NoError(t, (&kubeconfigFlags{output: output}).write(&out, []byte("text")))
+		require.Equal(t, output != "file", out.Len() > 0, "--output %q", output)
+	}
+	files, err := filepath.Glob("*")
+	require.NoError(t, err)
+	require.Equal(t, []string{"file"}, files)
+	info, err := os.Stat("file")
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
 }

@@ -46,8 +46,7 @@ func setUpKubectlEnv(cmd *cobra.Command, args []string) (up.Layout, error) {
 	}
 	path := layout.AdminKubeconfig()
 	if _, err := os.Stat(path); err != nil && need >= needsKubeconfig {
-		return layout, fmt.Errorf("no cluster found in %s: start one with `berth up`, or name one with --data-dir (%w)",
-			layout.DataDir, err)
+		return layout, noCluster(layout, err)
 	}
 	if _, err := os.Stat(layout.Socket()); err != nil && need >= needsCluster {
 		fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)

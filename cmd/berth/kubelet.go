@@ -58,7 +58,7 @@ func runKubelet(cmd *cobra.Command, args []string) error {
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Kubernetes %s (Berth %s %s)\n", version.Kubernetes, version.Berth, version.Commit)
 		return err
 	}
-	chosen, err := settings.Convert(o.Configuration)
+	chosen, err := settings.ConvertComplete(o.Configuration)
 	if err != nil {
 		return err
 	}

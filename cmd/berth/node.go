@@ -51,7 +51,7 @@ type nodeFlags struct {
 	domain, socket         string
 	lockFile               string
 	port                   int32
-	maxPods                int64
+	maxPods                int32
 	verbosity              int
 }
 
@@ -84,12 +84,12 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.ip, "node-ip", "", "the Node's address, or two of different families (default: the local address of connections to the\nAPI server)")
 	f.StringVar(&flags.runtime, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the CRI socket")
 	f.StringVar(&flags.root, "root-dir", "/var/lib/kubelet", "directory of Pods' files and volumes")
-	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
+	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs, to which the links in /var/log/containers lead")
 	f.StringVar(&flags.cgroupRoot, "cgroup-root", "/", "the parent cgroup of all Pods' cgroups")
 	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "cgroup driver if the runtime does not report one: cgroupfs or systemd")
 	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
 	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
-	f.Int64Var(&flags.maxPods, "max-pods", 110, "maximum number of Pods on the node")
+	f.Int32Var(&flags.maxPods, "max-pods", 110, "maximum number of Pods on the node")
 	f.StringVar(&flags.kubeletConfig, "kubelet-config", "", kubeletConfigUsage)
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
@@ -144,6 +144,12 @@ func (f nodeFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if server == "" && f.bootstrap == "" {
+		// The parts that work with it wait for one that a bootstrap writes.
+		if _, err := loadKubeconfig(f.kubeconfig); err != nil {
+			return err
+		}
+	}
 	memory.TuneGC(f.profiling)
 	if server != "" {
 		return f.runMember(cmd, server, known)
@@ -186,14 +192,16 @@ func flagValues(cmd *cobra.Command) map[string]string {
 func (f nodeFlags) settings() (*settings.Settings, error) {
 	c := &settings.Configuration{
 		ContainerRuntimeEndpoint: f.runtime, PodLogsDir: f.logs, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
-		ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: int32(f.maxPods), StaticPodPath: f.manifests, StaticPodURL: f.manifestURL,
-		Port: f.port, HealthzPort: ptr.To(int32(f.healthzPort)), TLSCertFile: f.certFile, TLSPrivateKeyFile: f.keyFile,
+		ClusterDNS: f.dns, ClusterDomain: f.domain, StaticPodPath: f.manifests, StaticPodURL: f.manifestURL,
+		HealthzPort: ptr.To(int32(f.healthzPort)), TLSCertFile: f.certFile, TLSPrivateKeyFile: f.keyFile,
 		RotateCertificates: f.bootstrap != "", ServerTLSBootstrap: f.rotateServer,
 		EnableProfilingHandler: &f.profiling, EnableContentionProfiling: f.contention, EnableDebugFlagsHandler: &f.debugFlags,
 		EnableSystemLogQuery: &f.logQuery, EnableDebuggingHandlers: &f.debugging,
 		SyncFrequency:          metav1.Duration{Duration: podworker.DefaultResyncPeriod},
 		MakeIPTablesUtilChains: ptr.To(false),
 	}
+	settings.SetDefaults(c)
+	c.MaxPods, c.Port = f.maxPods, f.port // also if they are 0
 	c.Authentication.X509.ClientCAFile = f.clientCA
 	f.images.set(c)
 	f.containerLogs.set(c)
@@ -206,7 +214,7 @@ func (f nodeFlags) settings() (*settings.Settings, error) {
 	if err := f.shutdown.set(c); err != nil {
 		return nil, err
 	}
-	chosen, err := settings.Convert(c)
+	chosen, err := settings.ConvertComplete(c)
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	"github.com/spf13/pflag"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
@@ -44,7 +46,7 @@ func (f *imageFlags) set(c *settings.Configuration) {
 	}
 	c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent = ptr.To(int32(high)), ptr.To(int32(f.low))
 	c.SerializeImagePulls, c.MaxParallelImagePulls = ptr.To(false), ptr.To(int32(f.parallel))
-	c.RegistryBurst = int32(f.burst)
+	c.RegistryPullQPS, c.RegistryBurst = ptr.To(int32(math.Ceil(float64(f.qps)))), int32(f.burst)
 	c.ImagePullCredentialsVerificationPolicy = kubeletconfig.ImagePullCredentialsVerificationPolicy(f.verification)
 	c.PreloadedImagesVerificationAllowlist = f.preloadedAllowlist
 }

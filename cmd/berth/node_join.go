@@ -345,6 +345,7 @@ func (f nodeFlags) memberKubelet(cmd *cobra.Command, info join.Info, addresses d
 		return nil, err
 	}
 	return func(ctx context.Context, parts up.KubeletParts) error {
+		chosen.Agent.Logs.ContainersDir = parts.Layout.ContainerLogsDir() // another kubelet's logs may be in the usual one
 		for _, warning := range chosen.Warnings {
 			parts.Logger.Warn("configuration without effect", "setting", warning)
 		}

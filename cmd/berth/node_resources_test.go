@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +11,24 @@ import (
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 )
+
+// TestAMissingKubeconfigIsNamedAtOnce: no part of the node waits for a file that nothing writes.
+func TestAMissingKubeconfigIsNamedAtOnce(t *testing.T) {
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	defer log.Close()
+	before := os.Stderr
+	os.Stderr = log
+	defer func() { os.Stderr = before }()
+	path := filepath.Join(t.TempDir(), "missing")
+	cmd := newNode()
+	cmd.SetContext(t.Context())
+	require.NoError(t, cmd.ParseFlags([]string{"--kubeconfig", path, "--socket", filepath.Join(t.TempDir(), "s")}))
+	require.ErrorContains(t, cmd.RunE(cmd, nil), fmt.Sprintf("read kubeconfig %q: ", path))
+	written, err := os.ReadFile(log.Name())
+	require.NoError(t, err)
+	require.Empty(t, string(written))
+}
 
 func TestNodeFlagsAreApplied(t *testing.T) {
 	convert := func(args ...string) (agent.Config, error) {
@@ -40,6 +61,9 @@ func TestNodeFlagsAreApplied(t *testing.T) {
 	require.InDelta(t, 0.5, config.Images.PullQPS, 0)
 	require.Equal(t, 100, config.Images.GCHigh, "never")
 	require.EqualValues(t, -1, config.Logs.MaxSize, "never")
+	config, err = convert("--max-pods=0")
+	require.NoError(t, err)
+	require.Zero(t, *config.Pods.Max)
 	for flag, want := range map[string]string{
 		"--swap-behavior=Unlimited": "--swap-behavior", "--enforce-node-allocatable=all": "enforceNodeAllocatable",
 		"--container-log-max-size=large": "containerLogMaxSize", "--container-log-max-size=0": "containerLogMaxSize",

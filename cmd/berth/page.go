@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
@@ -59,11 +57,8 @@ func (f *pageFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	probe, cancel := context.WithTimeout(cmd.Context(), pageProbeTimeout)
-	_, err = client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(probe)
-	cancel()
-	if err != nil {
-		return explainDialError(config.Host, fmt.Errorf("read the version of the cluster: %w", err))
+	if err := checkReachable(cmd.Context(), config.Host, client.Discovery()); err != nil {
+		return err
 	}
 	var listening net.ListenConfig
 	listener, err := listening.Listen(cmd.Context(), "tcp", address.String())
@@ -85,6 +80,3 @@ func (f *pageFlags) run(cmd *cobra.Command) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), "The link works once, within 15 minutes. Ctrl-C ends the page.")
 	return server.Serve(cmd.Context(), listener)
 }
-
-// pageProbeTimeout bounds the first request, which shows that the cluster can be reached.
-const pageProbeTimeout = 10 * time.Second

@@ -59,7 +59,7 @@ func newRun() *cobra.Command {
 	return cmd
 }
 
-func (f runFlags) run(cmd *cobra.Command) error {
+func (f runFlags) run(cmd *cobra.Command) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -79,13 +79,20 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	printf := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
+	defer func() {
+		switch left := unlock(); {
+		case left != nil && err != nil: // which has the Pod's exit code, perhaps
+			printf("%v", left)
+		case left != nil:
+			err = left
+		}
+	}()
 
 	signals.IgnoreSIGPIPE() // else the Pod would be left running
 	if f.wait {
 		cmd.SetContext(contextUntilOutputBreaks(cmd))
 	}
-	printf := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
 	endpoint := f.runtime
 	stopRuntime := func() error { return nil }
 	if endpoint == "" {
@@ -256,9 +263,9 @@ func hostAddress() net.IP {
 	return connection.LocalAddr().(*net.UDPAddr).IP
 }
 
-// lockDir creates the directory and locks it until unlock is called or the process ends. The error starts with busy if
-// another process holds the lock.
-func lockDir(dir, busy string) (unlock func(), err error) {
+// lockDir creates the directory and locks it until unlock is called or the process ends; unlock removes the lock, and the directory if it is
+// empty. The error starts with busy if another process holds the lock.
+func lockDir(dir, busy string) (unlock func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return nil, fmt.Errorf("make directory %q: %w", filepath.Dir(dir), err)
 	}
@@ -273,14 +280,17 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", dir, err)
 	}
-	// The previous holder may have removed the file after this process opened it.
-	var mine, there unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(file.Fd()), &mine), unix.Stat(path, &there)); err != nil || mine.Ino != there.Ino {
-		return nil, errors.Join(fmt.Errorf("lock %q: another berth run has just ended, try again", dir), err, file.Close())
-	}
-	return func() {
-		_ = os.Remove(dir) // fails unless it is empty
-		_ = os.Remove(path)
-		_ = file.Close()
+	return func() error {
+		left := os.Remove(dir)
+		if errors.Is(left, unix.ENOTEMPTY) { // a Pod runs on
+			left = nil
+		}
+		var errs []error
+		for _, err := range []error{left, os.Remove(path), file.Close()} {
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("clean up after the run: %w", err))
+			}
+		}
+		return errors.Join(errs...)
 	}, nil
 }

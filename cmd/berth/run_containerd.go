@@ -39,7 +39,7 @@ type ownRuntime struct {
 	log    *os.File
 	cancel context.CancelFunc
 	ended  chan error
-	unlock func()
+	unlock func() error
 }
 
 // startRuntime starts a containerd below root and waits until it can run Pods.
@@ -210,8 +210,7 @@ func (r *ownRuntime) stop() error {
 	for _, file := range files {
 		errs = append(errs, os.Remove(file))
 	}
-	errs = append(errs, r.removeRunDir())
-	r.unlock()
+	errs = append(errs, r.removeRunDir(), r.unlock())
 	return errors.Join(errs...)
 }
 

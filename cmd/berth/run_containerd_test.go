@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,4 +39,26 @@ func TestTheNetworkOfARunIsItsOwn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestALockOfARunThatIsLeftIsAnError(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pod")
+	unlock, err := lockDir(dir, "busy")
+	require.NoError(t, err)
+	_, err = lockDir(dir, "busy")
+	require.ErrorContains(t, err, "busy by another berth run")
+	require.NoError(t, unlock())
+	require.NoDirExists(t, dir)
+
+	unlock, err = lockDir(dir, "busy")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "of-a-pod-that-runs-on"), nil, 0o600))
+	require.NoError(t, unlock())
+	require.NoFileExists(t, dir+".lock")
+
+	unlock, err = lockDir(dir, "busy")
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(dir+".lock"))
+	require.NoError(t, os.MkdirAll(dir+".lock/file", 0o700)) // which cannot be removed, as no file on a read-only file system
+	require.ErrorContains(t, unlock(), "clean up after the run: remove "+dir+".lock")
 }

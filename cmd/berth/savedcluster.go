@@ -62,7 +62,7 @@ func savedClusters(cmd *cobra.Command) (savedcluster.Store, error) {
 
 func newSnapshotSave() *cobra.Command {
 	return &cobra.Command{
-		Use: "save NAME", Short: "Save the cluster, whether it runs or not", Args: cobra.ExactArgs(1),
+		Use: "save NAME", Short: "Save the cluster, whether it runs or not", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := savedClusters(cmd)
 			if err != nil {
@@ -93,6 +93,22 @@ func newSnapshotSave() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// oneName demands the name of a saved cluster.
+func oneName(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError{fmt.Errorf("one saved cluster at a time: unexpected argument %q", args[1])}
+	}
+	return someNames(cmd, args)
+}
+
+// someNames demands names of saved clusters.
+func someNames(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError{fmt.Errorf("no name of a saved cluster given: see %s --help", cmd.CommandPath())}
+	}
+	return nil
 }
 
 // thawGuard returns the command of the process that lets a frozen cluster continue.
@@ -145,7 +161,7 @@ func newSnapshotList() *cobra.Command {
 
 func newSnapshotDelete() *cobra.Command {
 	return &cobra.Command{
-		Use: "delete NAME…", Short: "Delete saved clusters", Args: cobra.MinimumNArgs(1),
+		Use: "delete NAME…", Short: "Delete saved clusters", Args: someNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := savedClusters(cmd)
 			if err != nil {
@@ -167,7 +183,7 @@ func newSnapshotDelete() *cobra.Command {
 func newSnapshotRestore() *cobra.Command {
 	replace := false
 	cmd := &cobra.Command{
-		Use: "restore NAME", Short: "Bring a saved cluster back to --data-dir, with its certificates", Args: cobra.ExactArgs(1),
+		Use: "restore NAME", Short: "Bring a saved cluster back to --data-dir, with its certificates", Args: oneName,
 		Long: "Brings a saved cluster back to --data-dir. A cluster that is there has to be stopped, and is deleted: --replace confirms that.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := savedClusters(cmd)
@@ -255,7 +271,7 @@ func (f *upFlags) fork(cmd *cobra.Command) error {
 func bytesText(size int64) string {
 	units := strings.Fields("B KiB MiB GiB TiB")
 	value, unit := float64(size), 0
-	for value >= 1024 && unit < len(units)-1 {
+	for value >= 999.5 && unit < len(units)-1 { // with four digits it would have an exponent
 		value, unit = value/1024, unit+1
 	}
 	return fmt.Sprintf("%.3g %s", value, units[unit])

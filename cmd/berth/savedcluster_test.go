@@ -21,3 +21,11 @@ func TestADamagedClusterCanBeReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, dir, layout.DataDir)
 }
+
+func TestSizesHaveNoExponent(t *testing.T) {
+	for size, text := range map[int64]string{
+		0: "0 B", 999: "999 B", 1000: "0.977 KiB", 1 << 10: "1 KiB", 1005 << 20: "0.981 GiB", 999_600 << 10: "976 MiB",
+	} {
+		require.Equal(t, text, bytesText(size))
+	}
+}

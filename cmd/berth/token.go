@@ -156,6 +156,9 @@ func adminClient(cmd *cobra.Command) (up.Layout, kubernetes.Interface, error) {
 	if layout.Server != "" {
 		return layout, nil, fmt.Errorf("this machine is a node of the cluster at %s: use that cluster's first machine", layout.Server)
 	}
+	if _, err := os.Stat(layout.AdminKubeconfig()); err != nil {
+		return layout, nil, noCluster(layout, err)
+	}
 	config, err := loadKubeconfig(layout.AdminKubeconfig())
 	if err != nil {
 		return layout, nil, err
@@ -164,5 +167,5 @@ func adminClient(cmd *cobra.Command) (up.Layout, kubernetes.Interface, error) {
 	if err != nil {
 		return layout, nil, fmt.Errorf("create an API client: %w", err)
 	}
-	return layout, client, nil
+	return layout, client, checkReachable(cmd.Context(), config.Host, client.Discovery())
 }

@@ -38,6 +38,9 @@ func TestWrongUsageSaysWhatIsWanted(t *testing.T) {
 		{"up", "--data-dir="}:                 "--data-dir is empty",
 		{"node", "--contention-profiling"}:    "--contention-profiling needs --profiling",
 		{"up", "--pod-manifest-path=/absent"}: "create the file or the directory first",
+		{"snapshot", "save"}:                  "no name of a saved cluster given: see berth snapshot save --help",
+		{"snapshot", "restore"}:               "no name of a saved cluster given",
+		{"snapshot", "delete"}:                "no name of a saved cluster given",
 	} {
 		args := words[:1]
 		if words[1] != "" {
@@ -47,6 +50,12 @@ func TestWrongUsageSaysWhatIsWanted(t *testing.T) {
 		require.ErrorContains(t, err, wants)
 		require.ErrorAs(t, err, new(usageError), "%v", args)
 	}
+}
+
+func TestOneClusterIsSavedAtATime(t *testing.T) {
+	_, err := execute(t, "snapshot", "save", "one", "two")
+	require.ErrorContains(t, err, `one saved cluster at a time: unexpected argument "two"`)
+	require.ErrorAs(t, err, new(usageError))
 }
 
 func TestADataDirectoryThatIsAFile(t *testing.T) {

@@ -96,6 +96,8 @@ func TestComponentsHaveTheLeastPermissions(t *testing.T) {
 		{rbac.AttachDetachUser, "patch", "storage.k8s.io", "volumeattachments/status", false},
 		{rbac.AttacherUser, "patch", "storage.k8s.io", "volumeattachments/status", true},
 		{rbac.AttacherUser, "create", "storage.k8s.io", "volumeattachments", false},
+		{rbac.AttacherUser, "patch", "", "persistentvolumes", true},
+		{rbac.AttacherUser, "delete", "", "persistentvolumes", false},
 		{rbac.AttacherUser, "get", "", "secrets", true},
 		{rbac.AttacherUser, "list", "", "secrets", false},
 		{rbac.AttacherUser, "watch", "", "secrets", false},

@@ -84,7 +84,7 @@ func components() []component {
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
 		}},
 		{AttacherUser, []rbacv1.PolicyRule{
-			rule("", read, "persistentvolumes"),
+			rule("", []string{"get", "list", "watch", "patch"}, "persistentvolumes"), // to remove the finalizers of another attacher
 			// The Secrets that volumes name in controllerPublishSecretRef, which may be any: single ones, never a list.
 			rule("", []string{"get"}, "secrets"),
 			rule("storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumeattachments"),

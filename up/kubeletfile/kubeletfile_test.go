@@ -50,7 +50,7 @@ cpuCFSQuotaPeriod: 50ms
 	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, config.Cgroups.Enforcement.KubeReserved, "the CPUs stand in for the amount")
 	require.Equal(t, int64(1), config.Cgroups.Enforcement.SystemReserved.Cpu().Value())
 	require.Contains(t, before, corev1.ResourceCPU, "what others have is not changed")
-	require.Equal(t, int64(20), config.Pods.Max)
+	require.Equal(t, int64(20), *config.Pods.Max)
 	require.Equal(t, int64(1<<20), config.Logs.MaxSize)
 	require.Equal(t, 50*time.Millisecond, config.Cgroups.CPUQuotaPeriod)
 	require.True(t, config.Pods.SeccompDefault, "fields that the file lacks stay")

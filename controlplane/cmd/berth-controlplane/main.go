@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // the time zones of CronJobs, for machines without the package tzdata
 
 	"github.com/spf13/pflag"
 

@@ -27,6 +27,7 @@ type Link struct {
 	output  *json.Encoder
 	adopted map[string]bool          // programs of an earlier process that run
 	exits   map[string]chan error    // of the programs that this process runs
+	early   map[string]error         // why adopted programs exited before this process ran them
 	watched map[string]ProgramEvents // of the programs that the supervisor keeps
 }
 
@@ -49,7 +50,8 @@ func Connect() (*Link, error) {
 func connect(file *os.File) (*Link, error) {
 	l := &Link{
 		file: file, input: json.NewDecoder(file), output: json.NewEncoder(file),
-		adopted: make(map[string]bool), exits: make(map[string]chan error), watched: make(map[string]ProgramEvents),
+		adopted: make(map[string]bool), exits: make(map[string]chan error), early: make(map[string]error),
+		watched: make(map[string]ProgramEvents),
 	}
 	if err := l.input.Decode(&l.Hello); err != nil {
 		return nil, fmt.Errorf("read from the supervisor: %w", err)
@@ -100,6 +102,9 @@ func (l *Link) on(event supervisor.Event) {
 	events, watched := l.watched[event.Program]
 	exited := l.exits[event.Program]
 	if event.Line == nil {
+		if !watched && exited == nil && l.adopted[event.Program] && err != nil {
+			l.early[event.Program] = err // Run reports it
+		}
 		delete(l.exits, event.Program)
 		delete(l.adopted, event.Program)
 	}
@@ -124,9 +129,13 @@ func (l *Link) Adopted(name string) bool {
 }
 
 // Run has the supervisor run a program, and waits until it exits. When ctx is done the supervisor stops it. It runs on when this
-// process dies.
+// process dies. If an adopted program has failed since this process was started, the first Run only returns why.
 func (l *Link) Run(ctx context.Context, program supervisor.Program) error {
 	exited := make(chan error, 1)
+	if err := l.takeEarly(program.Name); err != nil {
+		_ = l.request(supervisor.Request{Kind: supervisor.KindSeen, Name: program.Name})
+		return err
+	}
 	if err := l.requestStart(&program, exited); err != nil {
 		return fmt.Errorf("start %s: %w", program.Name, err)
 	}
@@ -140,6 +149,15 @@ func (l *Link) Run(ctx context.Context, program supervisor.Program) error {
 	}
 	<-exited
 	return nil
+}
+
+// takeEarly returns once why an adopted program exited before this process ran it, nil if it did not.
+func (l *Link) takeEarly(name string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.early[name]
+	delete(l.early, name)
+	return err
 }
 
 // requestStart requests the start of a program, unless it runs, and has its end sent to exited.

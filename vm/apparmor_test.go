@@ -10,7 +10,7 @@ import (
 )
 
 // TestAppArmorConfinesPods runs Pods with a profile of their own, with that of the runtime, and without one, with each shim: each may do
-// what its profile allows and nothing more, and so may a command in it. A Pod whose profile is not loaded does not run.
+// what its profile allows and nothing more, and so may a command in it. A Pod whose profile is not loaded runs as soon as it is.
 func TestAppArmorConfinesPods(t *testing.T) {
 	for _, shim := range []string{berthShim, "containerd-shim-runc-v2"} {
 		t.Run(shim, func(t *testing.T) {
@@ -32,8 +32,10 @@ func TestAppArmorConfinesPods(t *testing.T) {
 					require.Equal(t, pod.profile, profileIn(label), pod.name)
 				}
 			}
-			waitFor(t, m, 120, kubeletRequest("GET", "/pods")+" | grep -o 'vm-missing[^ ]* is not loaded'")
+			waitFor(t, m, 120, kubeletRequest("GET", "/pods")+" | grep -o 'apparmor profile not found vm-missing'")
 			require.Empty(t, output(t, m, "cat /var/log/pods-ends/missing 2>/dev/null || true"))
+			output(t, m, "sed s/vm-test/vm-missing/ "+share+"/guest/apparmor.profile | apparmor_parser -a")
+			waitContainer(t, m, "missing", func(s containerStatus) bool { return s.Ready })
 
 			output(t, m, "rm /etc/kubernetes/manifests/*")
 			waitFor(t, m, 180, "! pgrep -x containerd-shim") // the profiles let the runtime end the containers

@@ -80,11 +80,14 @@ type cluster struct {
 }
 
 // newCluster prepares a cluster with a network of its own; up starts it. The end of the test removes everything.
-func newCluster(t testing.TB) *cluster {
+func newCluster(t testing.TB) *cluster { t.Helper(); return newClusterIn(t, "data") }
+
+// newClusterIn is newCluster with the name of its data directory.
+func newClusterIn(t testing.TB, name string) *cluster {
 	t.Helper()
 	network := testnet.Claim(t)
 	c := &cluster{
-		t: t, berth: berthBinary(t), dataDir: filepath.Join(shortDir(t), "data"), network: network, port: freePort(t),
+		t: t, berth: berthBinary(t), dataDir: filepath.Join(shortDir(t), name), network: network, port: freePort(t),
 	}
 	c.args = []string{
 		"--data-dir", c.dataDir,

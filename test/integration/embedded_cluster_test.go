@@ -85,7 +85,7 @@ func TestEmbeddedInCluster(t *testing.T) {
 		external, err := kubernetes.NewForConfig(c.admin())
 		require.NoError(t, err)
 		deps.ExternalKubeClient, deps.Recorder, deps.EventClient, deps.PodConfig = external, nil, events, nil
-		deps.Options = []kubelet.Option{kubelet.WithRootDir(node.root()), kubelet.WithLogger(slog.New(slog.NewTextHandler(node.log, nil)))}
+		deps.Options = []kubelet.Option{kubelet.WithRootDir(node.root()), kubelet.WithContainerLogsDir(node.links()), kubelet.WithLogger(slog.New(slog.NewTextHandler(node.log, nil)))}
 		deps.NetworkPlugins = []network.NetworkPlugin{plugin}
 		deps.TLSOptions = &server.TLSOptions{CertFile: certFile, KeyFile: keyFile}
 		cloud := &fakecloud.Cloud{

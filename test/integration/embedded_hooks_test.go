@@ -195,7 +195,7 @@ func TestEmbeddedDependencies(t *testing.T) {
 		deps.ContainerManager = ownLayout{CgroupRoot: c.CgroupRoot, PodPidsLimit: 77}
 		c.CgroupRoot = ""
 		deps.Mounter, deps.Writer, deps.OSInterface = mounter, writer, machine
-		deps.Options = []kubelet.Option{kubelet.WithRootDir(node.root()), kubelet.WithLogger(slog.New(slog.NewTextHandler(node.log, nil)))}
+		deps.Options = []kubelet.Option{kubelet.WithRootDir(node.root()), kubelet.WithContainerLogsDir(node.links()), kubelet.WithLogger(slog.New(slog.NewTextHandler(node.log, nil)))}
 		deps.CAdvisorInterface = ownMachine{cadvisor.NewLocal(clock.RealClock{})}
 		deps.VolumePlugins = []kubeletvolume.VolumePlugin{&diskPlugin{}}
 	})

@@ -55,7 +55,7 @@ func embeddedConfig(node *testNode) (*kubeletconfig.KubeletConfiguration, *kubel
 			MakeIPTablesUtilChains: new(bool), ClusterDomain: "cluster.local",
 		}, &kubelet.KubeletDeps{
 			PodConfig: pods, Recorder: record.NewFakeRecorder(1000), Options: []kubelet.Option{
-				kubelet.WithRootDir(node.root()), kubelet.WithNode(node.name, net.IP(node.runtime.Gateway.AsSlice())),
+				kubelet.WithRootDir(node.root()), kubelet.WithContainerLogsDir(node.links()), kubelet.WithNode(node.name, net.IP(node.runtime.Gateway.AsSlice())),
 				kubelet.WithLogger(slog.New(slog.NewTextHandler(node.log, nil))),
 			},
 		}

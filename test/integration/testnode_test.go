@@ -114,6 +114,9 @@ const noEviction = "--eviction-hard=memory.available<0%,nodefs.available<0%,node
 func (a *testNode) root() string { return filepath.Join(a.dir, "kubelet") }
 func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }
 
+// links has the links to the logs, in place of the machine's own directory of them.
+func (a *testNode) links() string { return filepath.Join(a.dir, "links") }
+
 // cgroup is the name of the cgroup of the node's Pods.
 func (a *testNode) cgroup() string { return filepath.Base(a.runtime.RunDir) }
 

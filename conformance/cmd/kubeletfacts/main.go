@@ -90,13 +90,13 @@ func flags() (string, error) {
 }
 
 // gates returns a line for each feature gate: its name, its stage (nothing for one that is generally available), its state,
-// "locked", and "kubelet" if the kubelet's code reads it.
+// "locked", "kubelet" if the kubelet's code reads it, and "needs=" with the gates without which it cannot be on.
 func gates() (string, error) {
 	read, err := readByKubelet()
 	if err != nil {
 		return "", err
 	}
-	known := utilfeature.DefaultMutableFeatureGate.GetAll()
+	known, needed := utilfeature.DefaultMutableFeatureGate.GetAll(), utilfeature.DefaultMutableFeatureGate.Dependencies()
 	var out strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		spec := known[name]
@@ -115,6 +115,13 @@ func gates() (string, error) {
 		}
 		if read[name] {
 			words = append(words, "kubelet")
+		}
+		var needs []string
+		for _, other := range slices.Sorted(slices.Values(needed[name])) {
+			needs = append(needs, string(other))
+		}
+		if len(needs) > 0 {
+			words = append(words, "needs="+strings.Join(needs, ","))
 		}
 		fmt.Fprintln(&out, strings.Join(words, " "))
 	}

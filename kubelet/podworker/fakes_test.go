@@ -95,6 +95,7 @@ type statuses struct {
 	atFinish func()           // set before there are Pods; called when an object may go
 	hidden   bool             // Previous does not know the status yet
 	mirrored corev1.PodStatus // of each static Pod's mirror Pod
+	unready  int              // how often a Pod that was ready was reported not to be
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
@@ -107,6 +108,9 @@ func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
 			!status.WillRestart(&pod.Spec, c, before.State.Terminated.ExitCode) {
 			s.refused = append(s.refused, before.Name)
 		}
+	}
+	if before := s.last[pod.UID]; podutil.IsReady(&before) && !podutil.IsReady(&st) {
+		s.unready++
 	}
 	s.last[pod.UID] = st
 	select {

@@ -30,7 +30,7 @@ func (w *worker) report() {
 	if w.adoption.waiting() {
 		return
 	}
-	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead()) {
+	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead() || w.isReplacing()) {
 		return
 	}
 	if !w.reported && podutil.IsTerminal(&w.pod.Status) && (!w.ended() || containersEnded(&w.pod.Status)) {
@@ -60,6 +60,18 @@ func (w *worker) report() {
 		w.m.vacate(w) // the scheduler, which reads the status, gives what it had to others, whose admission must not fail
 	}
 	w.setStatus(next)
+}
+
+// isReplacing reports whether a container that the kubelet itself replaces has ended, and the next one is about to start: the stop that was
+// requested returns in a moment.
+func (w *worker) isReplacing() bool {
+	for id := range w.restarting {
+		c := w.runtime.FindID(id)
+		if c != nil && c.State == container.StateExited && w.ops[opContainer+c.Name] != nil && w.runtime.Find(c.Name).ID == id {
+			return true
+		}
+	}
+	return false
 }
 
 // prepared reports whether sandbox, network and volumes are ready. A container in the sandbox shows that the volumes are mounted, also to a

@@ -3,6 +3,7 @@ package podworker_test
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -276,6 +277,35 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 			f.waitStatus(p.UID, "ended by itself", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodSucceeded })
 		})
 	}
+}
+
+// TestReplacedContainerIsNotReportedInBetween has the kubelet replace a container, whose end is seen before the stop that was requested has
+// returned: a state that is over in a moment is not reported.
+func TestReplacedContainerIsNotReportedInBetween(t *testing.T) {
+	f := newFixture(t)
+	p := pod("a")
+	f.add(p)
+	before := f.waitStatus(p.UID, "running", running)
+	changed := p.DeepCopy()
+	changed.Spec.Containers[0].Image = "app:2"
+	_, id, _ := strings.Cut(before.ContainerStatuses[0].ContainerID, "://")
+	ended := f.manager.Ended(p.UID, id)
+	stop := f.runtime.Block("StopContainer")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
+	f.waitFor("it is stopped", func() bool { return f.runtime.Calls("StopContainer") == 1 })
+	f.runtime.Exit("main", 0)
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		require.Fail(t, "its end is not seen")
+	}
+	stop()
+	f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
+		return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
+	})
+	f.statuses.mu.Lock()
+	defer f.statuses.mu.Unlock()
+	require.Zero(t, f.statuses.unready)
 }
 
 // A client that follows the log of a container asks for its end while the last of its Pod is removed.

@@ -35,6 +35,7 @@ type Kubelet struct {
 	access        server.AuthConfig // of the configuration
 	machine       *cachedMachine
 	loop          loopTime
+	failure       error // why Run ended before its channel was closed; nil if it did not
 	// ctx is the context of methods that are given none. It ends when Run does, or with Close.
 	ctx    context.Context //nolint:containedctx // see above
 	cancel context.CancelFunc

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -251,6 +252,24 @@ func TestRunOnceEndsWithItsContext(t *testing.T) {
 type namedOS struct{ container.RealOS }
 
 func (namedOS) Hostname() (string, error) { return "Other-Machine", nil }
+
+// fullOS is a machine whose disk is full.
+type fullOS struct{ container.RealOS }
+
+func (fullOS) MkdirAll(string, os.FileMode) error { return syscall.ENOSPC }
+
+func TestRunKubeletReturnsWhyItEnded(t *testing.T) {
+	dir := t.TempDir()
+	err := kubelet.RunKubelet(t.Context(), &kubeletconfig.KubeletConfiguration{
+		PodLogsDir: filepath.Join(dir, "log"), EnableServer: new(bool),
+		FailCgroupV1: new(bool), FailSwapOn: new(bool), MakeIPTablesUtilChains: new(bool),
+	}, &kubelet.KubeletDeps{
+		DockerClient: fake.New(clocktesting.NewFakePassiveClock(time.Now())), Recorder: record.NewFakeRecorder(10),
+		OSInterface: fullOS{}, Options: []kubelet.Option{kubelet.WithRootDir(filepath.Join(dir, "root"))},
+	}, true, false)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "run kubelet: create directory")
+}
 
 func TestInjectedMachine(t *testing.T) {
 	dir := t.TempDir()

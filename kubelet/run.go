@@ -20,7 +20,7 @@ func (k *Kubelet) BirthCry() {
 
 // Run runs the node's Pods until the channel is closed, and returns when all has ended but the containers. Pods of the
 // channel run beside those of the other sources; with KubeletDeps.PodConfig there are no others. It is called once. A
-// failure is logged, since it cannot be returned.
+// failure is logged, since it cannot be returned; RunKubelet returns it.
 func (k *Kubelet) Run(updates <-chan kubelettypes.PodUpdate) {
 	defer k.cancel()
 	ctx, cancel := context.WithCancel(k.ctx)
@@ -34,6 +34,7 @@ func (k *Kubelet) Run(updates <-chan kubelettypes.PodUpdate) {
 			if err != nil {
 				k.deps.Logger.Error("the kubelet has ended", "error", err)
 			}
+			k.failure = err
 			return
 		case update, open := <-updates:
 			if open {

@@ -73,6 +73,9 @@ func RunKubelet(ctx context.Context, config *kubeletconfig.KubeletConfiguration,
 	updates := make(chan kubelettypes.PodUpdate)
 	running.Go(contain.Guard("kubelet.RunKubelet", "", func() { copyUpdates(ctx, deps.PodConfig, updates) }))
 	k.Run(updates)
+	if own, ok := k.(*Kubelet); ok && own.failure != nil {
+		return fmt.Errorf("run kubelet: %w", own.failure)
+	}
 	return nil
 }
 

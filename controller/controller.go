@@ -59,7 +59,11 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 // Watch adds a source of keys, which runs from Start on. It must be called before Start: later it only logs an error.
 func (c *TypedController[R]) Watch(source Source[R]) {
 	if c.once.Begun() {
-		c.logger.Error("source is not watched: Watch was called after Start", "source", source.Name())
+		name := "nil"
+		if source != nil {
+			name = source.Name()
+		}
+		c.logger.Error("source is not watched: Watch was called after Start", "source", name)
 		return
 	}
 	c.sources = append(c.sources, &sourceRunner[R]{source: source, queue: c.queue, synced: make(chan struct{})})

@@ -39,6 +39,8 @@ func TestASourceThatComesTooLateIsLogged(t *testing.T) {
 		c.Watch(controller.Channel("late", make(chan reconcile.Request)))
 		require.Contains(t, log.String(), "Watch was called after Start")
 		require.Contains(t, log.String(), "source=late")
+		c.Watch(nil)
+		require.Contains(t, log.String(), "source=nil")
 		stop()
 	})
 }

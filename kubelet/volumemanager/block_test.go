@@ -2,6 +2,8 @@ package volumemanager_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,11 +117,19 @@ func TestLocalBlockVolume(t *testing.T) {
 	f := newFixture(t)
 	claim, pv := f.newLocalBlockClaim("v", testsuite.BlockDevice(t))
 	f.create(claim, pv, newNode())
+	device, err := os.Open(pv.Spec.Local.Path)
+	require.NoError(t, err)
+	size, err := device.Seek(0, io.SeekEnd)
+	require.NoError(t, errors.Join(err, device.Close()))
+	require.NotZero(t, size)
 	pinned := []string{filepath.Join(f.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-v/a")}
 	for range 2 { // the second time as a new process
 		require.NoError(t, f.Mount(t.Context(), blockPod("a", claimVolume("data", "v"))))
 		require.Equal(t, pv.Spec.Local.Path, f.Volumes("a")["data"].Path, "the container gets the device itself")
 		require.Equal(t, pinned, f.pinnedDevices())
+		stats, err := f.Stats(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, map[string]volume.Stats{"data": {Capacity: size}}, stats)
 		f.restart()
 	}
 	require.NoError(t, f.Unmount(t.Context(), "a"))

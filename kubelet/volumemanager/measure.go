@@ -46,6 +46,7 @@ const (
 	sourceFileSystem = "statfs"
 	sourceFiles      = "du"
 	sourceQuota      = "fsquota"
+	sourceDevice     = "block"
 )
 
 func newMeasurements() *measurements {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -65,7 +66,8 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 	return all, errors.Join(errs...)
 }
 
-// volumeStats measures one volume, within statsWait. It returns nil for a block device without a StatsProvider. A volume on the node's disk
+// volumeStats measures one volume, within statsWait. It returns nil for a block device whose
+// StatsProvider knows nothing of it. A volume on the node's disk
 // may have so many files that it takes longer to count them: until that has ended, it has the usage that was counted before.
 func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	stats, err := m.measureOnce(ctx, mounted)
@@ -101,12 +103,16 @@ func (m *Manager) measureOnce(ctx context.Context, mounted *mountedVolume) (*vol
 func measureVolume(ctx context.Context, mounted *mountedVolume) (stats *volume.Stats, source string, err error) {
 	if provider, ok := mounted.plugin.(volume.StatsProvider); ok {
 		stats, err := provider.Stats(ctx, mounted.Spec, mounted.Path)
-		if stats != nil || err != nil {
+		switch {
+		case stats != nil || err != nil:
 			return stats, cmp.Or(mounted.Spec.Driver(), mounted.plugin.Name()), err
+		case mounted.Block:
+			return nil, "", nil
 		}
 	}
 	if mounted.Block {
-		return nil, "", nil
+		stats, err := measureDevice(mounted.Path)
+		return stats, sourceDevice, err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(mounted.Path, &fs); err != nil {
@@ -117,4 +123,18 @@ func measureVolume(ctx context.Context, mounted *mountedVolume) (stats *volume.S
 		Used:   int64(fs.Blocks-fs.Bfree) * fs.Bsize,
 		Inodes: int64(fs.Files), InodesFree: int64(fs.Ffree), InodesUsed: int64(fs.Files - fs.Ffree),
 	}, sourceFileSystem, nil
+}
+
+// measureDevice returns the size of a block device; only what writes to it knows how much of it is used.
+func measureDevice(path string) (*volume.Stats, error) {
+	device, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer device.Close()
+	size, err := device.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	return &volume.Stats{Capacity: size}, nil
 }

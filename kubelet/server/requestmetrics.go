@@ -16,6 +16,8 @@ type RequestMetrics struct {
 	total    *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
 	duration *prometheus.HistogramVec
+	// translated counts the streams of callers with the newest protocols of WebSockets, which the runtime does not have.
+	translated *prometheus.CounterVec
 }
 
 var (
@@ -50,9 +52,20 @@ func NewRequestMetrics(registry prometheus.Registerer, clock clock.PassiveClock)
 			Name: "kubelet_http_requests_duration_seconds", Help: "Duration of requests in seconds.",
 			Buckets: prometheus.DefBuckets,
 		}, labels),
+		translated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_websocket_streaming_requests_total",
+			Help: "Requests of WebSockets whose streams the kubelet translates for the runtime, by subresource.",
+		}, []string{"subresource"}),
 	}
-	registry.MustRegister(r.total, r.inFlight, r.duration)
+	registry.MustRegister(r.total, r.inFlight, r.duration, r.translated)
 	return r
+}
+
+// countTranslated counts a request for a subresource (exec, attach or portforward). A nil RequestMetrics counts nothing.
+func (r *RequestMetrics) countTranslated(subresource string) {
+	if r != nil {
+		r.translated.WithLabelValues(subresource).Inc()
+	}
 }
 
 // Instrument measures the requests to next. The server type is readwrite or readonly. A nil RequestMetrics measures

@@ -70,7 +70,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	s.remoteCommand(w, r, location, opts)
+	s.remoteCommand(w, r, "exec", location, opts)
 }
 
 // attach serves /attach: the streams of a container's own process.
@@ -94,13 +94,14 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	s.remoteCommand(w, r, location, opts)
+	s.remoteCommand(w, r, "attach", location, opts)
 }
 
 // remoteCommand connects the caller's streams to those that the runtime serves at location. The runtime supports SPDY
 // and the older WebSocket protocols; the newest one, which can close a stream, is translated.
-func (s *Server) remoteCommand(w http.ResponseWriter, r *http.Request, location *url.URL, opts *remotecommand.Options) {
+func (s *Server) remoteCommand(w http.ResponseWriter, r *http.Request, subresource string, location *url.URL, opts *remotecommand.Options) {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		s.deps.RequestMetrics.countTranslated(subresource)
 		translate.NewStreamTranslatorHandler(location, nil, 0, translate.Options{
 			Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr, Tty: opts.TTY,
 		}).ServeHTTP(w, r)
@@ -135,6 +136,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if tunnelled {
+		s.deps.RequestMetrics.countTranslated("portforward")
 		translate.NewTunnelingHandler(s.upgrade(location)).ServeHTTP(w, r)
 		return
 	}

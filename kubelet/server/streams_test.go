@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -25,7 +27,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 	streamcommand "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/exec"
+
+	"github.com/berth-dev/berth/kubelet/server"
 )
 
 // fakeRuntime is a runtime with one running container "app" (ID c1) in a sandbox (ID s1), and a real stream server.
@@ -295,19 +300,48 @@ func TestRun(t *testing.T) {
 	require.Equal(t, 400, code)
 }
 
-func TestPortForward(t *testing.T) {
-	f := start(t)
+// dialers returns dialers for both protocols of port forwarding.
+func (f *fixture) dialers(t *testing.T) map[string]httpstream.Dialer {
+	t.Helper()
 	location, err := url.Parse(f.base + "/portForward/ns/web")
 	require.NoError(t, err)
 	transport, upgrader, err := spdy.RoundTripperFor(f.rest())
 	require.NoError(t, err)
 	web, err := clientportforward.NewSPDYOverWebsocketDialer(location, f.rest())
 	require.NoError(t, err)
-	dialers := map[string]httpstream.Dialer{
+	return map[string]httpstream.Dialer{
 		"SPDY":      spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", location),
 		"WebSocket": web,
 	}
-	for name, dialer := range dialers {
+}
+
+// TestTranslatedWebSocketsAreCounted has a stream of each protocol: upstream counts those of WebSockets.
+func TestTranslatedWebSocketsAreCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	f := start(t, func(_ *server.Config, deps *server.Deps) {
+		deps.RequestMetrics = server.NewRequestMetrics(registry, clock.RealClock{})
+	})
+	for _, path := range []string{"/exec/ns/web/app?command=echo&output=1", "/attach/ns/web/app?output=1"} {
+		for _, executor := range f.executors(t, path) {
+			require.NoError(t, executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard}))
+		}
+	}
+	for _, dialer := range f.dialers(t) {
+		forward(t, dialer)
+	}
+	const name = "kubelet_websocket_streaming_requests_total"
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP `+name+` Requests of WebSockets whose streams the kubelet translates for the runtime, by subresource.
+# TYPE `+name+` counter
+`+name+`{subresource="attach"} 1
+`+name+`{subresource="exec"} 1
+`+name+`{subresource="portforward"} 1
+`), name))
+}
+
+func TestPortForward(t *testing.T) {
+	f := start(t)
+	for name, dialer := range f.dialers(t) {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, "s1:8080 says ping", forward(t, dialer))
 		})

@@ -131,6 +131,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"negative port":    {[]option{provision.MetricsPort(-1)}, []string{"MetricsPort"}},
 		"port too high":    {[]option{provision.MetricsPort(65536)}, []string{"MetricsPort", "65535"}},
 		"nil runnable":     {[]option{provision.WithRunnable(nil)}, []string{"WithRunnable"}},
+		"pattern":          {[]option{provision.MetricsPath("/{all...")}, []string{"MetricsPath", "brace"}},
 		"path":             {[]option{provision.MetricsPath("metrics")}, []string{"MetricsPath", "slash"}},
 		"nil limiter":      {[]option{provision.RateLimiter(nil)}, []string{"RateLimiter"}},
 		"nil informer":     {[]option{provision.ClaimsInformer(nil)}, []string{"ClaimsInformer"}},

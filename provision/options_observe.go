@@ -79,6 +79,9 @@ func MetricsPath(metricsPath string) Option {
 		if !strings.HasPrefix(metricsPath, "/") {
 			return fmt.Errorf("option MetricsPath: %q does not start with a slash", metricsPath)
 		}
+		if strings.ContainsAny(metricsPath, " \t{}") { // a pattern of http.ServeMux, not a path
+			return fmt.Errorf("option MetricsPath: %q has a space or a brace", metricsPath)
+		}
 		s.metricsPath = metricsPath
 		return nil
 	})

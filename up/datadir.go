@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/berth-dev/berth/internal/shellword"
 )
 
 // checkDataDir returns an error if another user than root and this one could put files into the data directory, or exchange it:
@@ -33,7 +35,7 @@ func checkDataDir(dir string, self int) error {
 		exempt := info.Mode()&fs.ModeSticky != 0 && path != filepath.Clean(dir) || info.Mode()&fs.ModeSymlink != 0
 		if info.Mode().Perm()&others != 0 && !exempt {
 			return fmt.Errorf("--data-dir %s: other users can write to %s (mode %o): run chmod go-w %s, or choose another directory",
-				dir, path, info.Mode().Perm(), path)
+				dir, path, info.Mode().Perm(), shellword.Quote(path))
 		}
 		if path == filepath.Dir(path) {
 			return nil

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/shellword"
 	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/supervisor"
 )
@@ -128,14 +129,15 @@ func (l Layout) makeDirectories() error {
 	return nil
 }
 
-// Hint returns the command line that runs a command of this berth on this cluster, for messages to the user.
+// Hint returns the line for a shell that runs a command of this berth on this cluster, for messages to the user.
 func (l Layout) Hint(command string) string {
 	name := os.Args[0]
 	if !strings.Contains(name, "/") || filepath.Base(name) != "berth" { // as kubectl's plugin it has another name
 		name = "berth"
 	}
+	name = shellword.Quote(name)
 	if l.DataDir != DefaultDataDir {
-		return fmt.Sprintf("%s --data-dir %s %s", name, l.DataDir, command)
+		return fmt.Sprintf("%s --data-dir %s %s", name, shellword.Quote(l.DataDir), command)
 	}
 	return name + " " + command
 }

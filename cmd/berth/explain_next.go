@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/shellword"
 )
 
 // explain explains the object. The next command of the result is one for the cluster that this command uses.
@@ -34,13 +35,13 @@ func (f *explainFlags) forThisCluster(next string) string {
 	// `berth kubectl why` runs the plugin with an environment that the caller's shell does not have.
 	plugin := f.plugin && os.Getenv("KUBECONFIG") != f.layout.AdminKubeconfig()
 	if f.kubeconfig != "" {
-		verb += " --kubeconfig " + f.kubeconfig
+		verb += " --kubeconfig " + shellword.Quote(f.kubeconfig)
 	}
 	if f.context != "" {
-		verb += " --context " + f.context
+		verb += " --context " + shellword.Quote(f.context)
 	}
 	if f.socket != "" && strings.HasPrefix(verb, "explain") {
-		verb += " --socket " + f.socket
+		verb += " --socket " + shellword.Quote(f.socket)
 	}
 	switch command := verb + " " + rest; {
 	case plugin && strings.HasPrefix(command, "explain "):

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,9 +25,9 @@ func TestTheNextCommandIsForTheClusterThatWasAsked(t *testing.T) {
 	}{
 		"berth's own":    {explainFlags{layout: own}, "", own.Hint("kubectl -n shop get pvc"), own.Hint("explain pod/x -n shop")},
 		"of a directory": {explainFlags{layout: second}, "", second.Hint("kubectl -n shop get pvc"), second.Hint("explain pod/x -n shop")},
-		"of a kubeconfig": {explainFlags{layout: own, kubeconfig: "f", context: "c", socket: "s"}, "",
-			own.Hint("kubectl --kubeconfig f --context c -n shop get pvc"),
-			own.Hint("explain --kubeconfig f --context c --socket s pod/x -n shop")},
+		"of a kubeconfig": {explainFlags{layout: own, kubeconfig: "my f", context: "c", socket: "s"}, "",
+			own.Hint("kubectl --kubeconfig 'my f' --context c -n shop get pvc"),
+			own.Hint("explain --kubeconfig 'my f' --context c --socket s pod/x -n shop")},
 		"as a plugin": {explainFlags{layout: own, plugin: true, context: "c"}, "f",
 			"kubectl --context c -n shop get pvc", "kubectl why --context c pod/x -n shop"},
 		"as a plugin of `berth kubectl`": {explainFlags{layout: second, plugin: true}, second.AdminKubeconfig(),
@@ -40,4 +41,6 @@ func TestTheNextCommandIsForTheClusterThatWasAsked(t *testing.T) {
 		})
 	}
 	require.Contains(t, second.Hint("x"), "--data-dir "+second.DataDir)
+	spaced := layoutIn(filepath.Join(t.TempDir(), "the data"))
+	require.Contains(t, spaced.Hint("x"), "--data-dir '"+spaced.DataDir+"' x", "a shell must read it as one word")
 }

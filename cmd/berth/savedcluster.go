@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/berth-dev/berth/internal/shellword"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/freeze"
 	"github.com/berth-dev/berth/up/savedcluster"
@@ -210,7 +211,7 @@ func newSnapshotRestore() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Restored %s. Start it: berth up --data-dir %s\n", args[0], layout.DataDir)
+			fmt.Fprintf(cmd.OutOrStdout(), "Restored %s. Start it: berth up --data-dir %s\n", args[0], shellword.Quote(layout.DataDir))
 			return nil
 		},
 	}

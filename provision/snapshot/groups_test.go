@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,9 +194,9 @@ func TestGroupSnapshot(t *testing.T) {
 	})
 }
 
-// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later, whose members a user makes. They end with it, and the driver
-// is not asked to delete them alone.
-func TestGroupSnapshotThatIsKept(t *testing.T) {
+// keptGroup returns a cluster with a VolumeGroupSnapshot of a group that exists already: an earlier one was taken, and kept.
+func keptGroup(t *testing.T) *cluster {
+	t.Helper()
 	c := startGroups(t, api.Retain, labelled("data", corev1.ClaimBound), volume("data"))
 	c.group(t, ofDB)
 	c.waitGroup(t, isGroupReady)
@@ -211,6 +212,13 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	require.NoError(t, err)
 	c.group(t, groupapi.VolumeGroupSnapshotSource{ContentName: ptr.To("kept")})
 	c.waitGroup(t, isGroupReady)
+	return c
+}
+
+// TestGroupSnapshotThatIsKept is bound to another VolumeGroupSnapshot later, whose members a user makes. They end with it, and the driver
+// is not asked to delete them alone.
+func TestGroupSnapshotThatIsKept(t *testing.T) {
+	c := keptGroup(t)
 	content, err := c.VolumeGroupSnapshotContents().Get(t.Context(), "kept", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.True(t, slices.Contains(content.Finalizers, snapshot.FinalizerGroupContent))
@@ -228,6 +236,31 @@ func TestGroupSnapshotThatIsKept(t *testing.T) {
 	require.Len(t, members.Items, 1, "the user's is the only one")
 	c.removeGroup(t)
 	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
+}
+
+// TestMembersOfAGroupThatExistsAreFound has a user make two VolumeSnapshots of snapshots that exist, of which one is of a group.
+func TestMembersOfAGroupThatExistsAreFound(t *testing.T) {
+	c := keptGroup(t)
+	c.existing(t, "kept-data", "snapshot-of-handle-data", "member", api.Delete)
+	c.existing(t, "kept-other", "snapshot-of-nothing-else", "alone", api.Retain)
+	c.snapshot(t, "alone", api.VolumeSnapshotSource{ContentName: ptr.To("kept-other")})
+	c.wait(t, "alone", snapshot.IsReady)
+	c.snapshot(t, "member", api.VolumeSnapshotSource{ContentName: ptr.To("kept-data")})
+	c.wait(t, "member", func(s *api.VolumeSnapshot) bool {
+		owner := snapshot.GroupOf(s)
+		return snapshot.IsReady(s) && owner != nil && owner.UID == "uid-g" && ptr.Deref(s.Status.GroupName, "") == "g" &&
+			slices.Contains(s.Finalizers, snapshot.FinalizerMember)
+	})
+	require.NoError(t, c.VolumeSnapshots("ns").Delete(t.Context(), "member", metav1.DeleteOptions{}))
+	c.wait(t, "member", func(s *api.VolumeSnapshot) bool { // with its group only
+		return s.Status.Error != nil && strings.Contains(*s.Status.Error.Message, `VolumeGroupSnapshot "g"`)
+	})
+	c.removeGroup(t)
+	c.waitGone(t, "member")
+	c.driver.set(func() { require.Empty(t, c.driver.deleted) })
+	c.wait(t, "alone", func(s *api.VolumeSnapshot) bool {
+		return snapshot.IsReady(s) && snapshot.GroupOf(s) == nil && s.Status.GroupName == nil
+	})
 }
 
 // memberOf creates a VolumeSnapshot of a group "g".

@@ -111,7 +111,7 @@ func directPatch[T client.Object, L runtime.Object](in func(namespace string) ap
 func (b *Binder) build() error {
 	objects := b.deps.Groups
 	groupInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeGroupSnapshots(""), objects), &groupapi.VolumeGroupSnapshot{}, 0,
-		cache.Indexers{})
+		cache.Indexers{byExisting: existingGroups})
 	contentInformer := cache.NewSharedIndexInformer(listwatch.New(objects.VolumeGroupSnapshotContents(), objects),
 		&groupapi.VolumeGroupSnapshotContent{}, 0, cache.Indexers{byGroup: func(obj any) ([]string, error) {
 			if c, ok := obj.(*groupapi.VolumeGroupSnapshotContent); ok {
@@ -125,7 +125,7 @@ func (b *Binder) build() error {
 				return []string{s.Namespace + "/" + snapshot.GroupOf(s).Name}, nil
 			}
 			return nil, nil
-		}})
+		}, byExisting: possibleMembers})
 	var err error
 	if b.groups, err = client.New(objects.VolumeGroupSnapshots, groupInformer,
 		client.Config[*groupapi.VolumeGroupSnapshot]{Resource: groupapi.Resource(groupapi.ResourceGroups)}); err != nil {
@@ -147,10 +147,7 @@ func (b *Binder) build() error {
 		return []reconcile.Request{requestFor(c.Spec.GroupRef.Namespace, c.Spec.GroupRef.Name)}
 	}, controller.Changed()))
 	runner.Watch(controller.Watches(b.members, func(s *api.VolumeSnapshot) []reconcile.Request {
-		if owner := snapshot.GroupOf(s); owner != nil {
-			return []reconcile.Request{requestFor(s.Namespace, owner.Name)}
-		}
-		return nil
+		return groupsOf(s, groupInformer.GetIndexer())
 	}, controller.Changed()))
 	b.waits = shared.NewWaits(b.deps.Client, b.deps.Logger, func() cache.SharedInformer {
 		return cache.NewSharedInformer(listwatch.New(objects.VolumeGroupSnapshotClasses(), objects), &groupapi.VolumeGroupSnapshotClass{}, 0)

@@ -50,8 +50,7 @@ func (b *Binder) createMember(ctx context.Context, group *groupapi.VolumeGroupSn
 		member, err = b.deps.Snapshots.VolumeSnapshots(group.Namespace).Create(ctx, &api.VolumeSnapshot{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: name, Namespace: group.Namespace, Finalizers: []string{snapshot.FinalizerMember},
-				OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: groupapi.GroupVersion.String(), Kind: groupapi.KindGroup, Name: group.Name, UID: group.UID}},
+				OwnerReferences: []metav1.OwnerReference{ownerOf(group)},
 			},
 			Spec: api.VolumeSnapshotSpec{Source: api.VolumeSnapshotSource{ClaimName: ptr.To(claimOf(source))}},
 		}, metav1.CreateOptions{})

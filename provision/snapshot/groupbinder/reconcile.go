@@ -35,10 +35,12 @@ func (b *Binder) bind(ctx context.Context, key reconcile.Request, group *groupap
 			return err
 		}
 	}
-	if group.Spec.Source.ContentName == nil { // the members of a group that exists already are the user's
-		if err := b.createMembers(ctx, group, content); err != nil {
-			return err
-		}
+	members := b.createMembers
+	if group.Spec.Source.ContentName != nil {
+		members = b.adoptMembers // the user makes them
+	}
+	if err := members(ctx, group, content); err != nil {
+		return err
 	}
 	return b.copyStatus(ctx, group, content)
 }

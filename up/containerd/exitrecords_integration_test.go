@@ -196,10 +196,10 @@ func TestStrayShims(t *testing.T) {
 // requireOrphansFound makes what a cut-off start leaves, whole: a shim without a bundle, a network namespace of no sandbox, the socket
 // of a shim that is gone, addresses of no sandbox. Each is found; what belongs to another containerd, or to a shim's short-lived calls, is left.
 func (n *fixture) requireOrphansFound(t testing.TB) {
-	process := func(socket string, more ...string) *exec.Cmd {
+	process := func(script, socket string, more ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/bash")
-		// It waits by itself: a child would be a second such process until it becomes the program that waits.
-		cmd.Args = append([]string{"containerd-shim-runc-v2", "-c", "read", "-namespace", "k8s.io", "-id", "stray",
+		// It waits by itself, and its child looks like itself only until that becomes another program.
+		cmd.Args = append([]string{"containerd-shim-runc-v2", "-c", script, "-namespace", "k8s.io", "-id", "stray",
 			"-address", socket}, more...)
 		_, err := cmd.StdinPipe() // nothing is written
 		require.NoError(t, err)
@@ -217,12 +217,20 @@ func (n *fixture) requireOrphansFound(t testing.TB) {
 	require.NoError(t, os.MkdirAll(hidden+"/rootfs", 0o700))
 	spec := []byte(`{"annotations": {"io.kubernetes.cri.sandbox-id": "stray"}}`)
 	require.NoError(t, os.WriteFile(hidden+"/config.json", spec, 0o600))
-	orphan, foreign := process(n.Socket()), process(n.Socket()+"x")
-	call := process(n.Socket(), "-publish-binary", "x", "delete")
+	child := filepath.Join(t.TempDir(), "pid") // of what stays of a container whose creation was cut off
+	orphan := process("sleep 1000000 & until [ $(cat /proc/$!/comm) = sleep ]; do :; done; echo $! > "+child+".new; mv "+child+".new "+child+"; read", n.Socket())
+	foreign, call := process("read", n.Socket()+"x"), process("read", n.Socket(), "-publish-binary", "x", "delete")
+	require.Eventually(t, func() bool { return len(glob(t, child)) == 1 }, waitTimeout, time.Millisecond)
+	content, err := os.ReadFile(child)
+	require.NoError(t, err)
+	started, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = syscall.Kill(started, syscall.SIGKILL) })
 	ended, err := n.KillOrphanShims(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"stray"}, ended)
 	require.Error(t, orphan.Wait(), "it was killed")
+	require.Eventually(t, func() bool { return !isRunning(started) }, waitTimeout, time.Millisecond, "its child runs on")
 	for _, left := range []*exec.Cmd{foreign, call} {
 		require.NoError(t, left.Process.Signal(syscall.Signal(0)))
 		require.NoError(t, left.Process.Kill())
@@ -275,4 +283,10 @@ func glob(t testing.TB, pattern string) []string {
 	found, err := filepath.Glob(pattern)
 	require.NoError(t, err)
 	return found
+}
+
+// isRunning reports whether a process runs; one that has ended and waits for its parent does not.
+func isRunning(pid int) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && len(line) > 0
 }

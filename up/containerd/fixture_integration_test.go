@@ -329,7 +329,9 @@ func (n *fixture) leftovers(t testing.TB) []string {
 			continue // containerd itself may still run
 		}
 		if data, err := os.ReadFile(file); err == nil && strings.Contains(string(data), n.RunDir) {
-			left = append(left, "process "+strings.ReplaceAll(string(data), "\x00", " "))
+			stat, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "stat")) // it says in which state it is, and of which parent
+			waits, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "wchan"))
+			left = append(left, fmt.Sprintf("process %s, which waits in %q: %s", strings.ReplaceAll(string(data), "\x00", " "), waits, stat))
 		}
 	}
 	links, err := routes.RetryInterrupted(netlink.LinkList)

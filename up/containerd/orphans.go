@@ -145,7 +145,8 @@ func (c Config) mayHaveBundle(id string) bool {
 // shimEnd is how long a shim may take, once its Pod is removed, until it has ended itself.
 const shimEnd = time.Second
 
-// killShim kills a shim that does not end itself within shimEnd, and removes its socket and the container that it may have created.
+// killShim kills a shim that does not end itself within shimEnd, with all that it has started, and removes its socket and the container
+// that it may have created.
 func (c Config) killShim(ctx context.Context, pid int, id string) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -166,10 +167,20 @@ func (c Config) killShim(ctx context.Context, pid int, id string) (killed bool, 
 	if endsWithin(fd, shimEnd) {
 		return false, nil
 	}
+	started, err := childrenOf(pid)
+	if err != nil {
+		return false, fmt.Errorf("end stray shim %s: %w", id, err)
+	}
+	defer started.close()
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
 	}
-	return true, c.removeShim(ctx, id, sockets)
+	err = c.removeShim(ctx, id, sockets)
+	// runc does not know the first process of a container whose creation has not come far.
+	if killErr := started.kill(); killErr != nil {
+		err = errors.Join(err, fmt.Errorf("end the processes of stray shim %s: %w", id, killErr))
+	}
+	return true, err
 }
 
 // endsWithin reports whether the process of the pidfd ends within the limit. Signals, as the Go runtime sends them to its own threads,

@@ -66,9 +66,8 @@ func (m *Manager) LocalUsage(ctx context.Context, uid types.UID) (map[string]dis
 	return all, errors.Join(errs...)
 }
 
-// volumeStats measures one volume, within statsWait. It returns nil for a block device whose
-// StatsProvider knows nothing of it. A volume on the node's disk
-// may have so many files that it takes longer to count them: until that has ended, it has the usage that was counted before.
+// volumeStats measures one volume, within statsWait. It returns nil for a block device whose StatsProvider knows nothing of it. A volume on
+// the node's disk may have so many files that it takes longer to count them: until that has ended, it has the usage that was counted before.
 func (m *Manager) volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	stats, err := m.measureOnce(ctx, mounted)
 	if errors.Is(err, errNoResponse) {

@@ -76,8 +76,11 @@ func (b *Binder) adoptMembers(ctx context.Context, group *groupapi.VolumeGroupSn
 	}
 	for _, obj := range found {
 		member, ok := obj.(*api.VolumeSnapshot)
-		if owner := snapshot.GroupOf(member); !ok || owner != nil && owner.UID != group.UID {
+		if !ok {
 			continue
+		}
+		if owner := snapshot.GroupOf(member); owner != nil && owner.UID != group.UID {
+			continue // it is of another group
 		}
 		single, err := b.deps.Snapshots.VolumeSnapshotContents().Get(ctx, *member.Status.BoundContentName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

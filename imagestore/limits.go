@@ -81,8 +81,10 @@ type checkedTar struct {
 	limit   int64
 }
 
-// fileTypes are the types of a tar's entries that are files.
-var fileTypes = []byte{tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse}
+// isFile reports whether an entry of a tar is a file.
+func isFile(header *tar.Header) bool {
+	return slices.Contains([]byte{tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse}, header.Typeflag)
+}
 
 const (
 	// copySize is how much of an entry is passed on at a time.
@@ -136,8 +138,7 @@ func (c *checkedTar) advance() error {
 // begin passes on the header of a file, and keeps a link for the end.
 func (c *checkedTar) begin(header *tar.Header) error {
 	name := path.Clean(header.Name)
-	switch header.Typeflag {
-	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse: // fileTypes
+	if isFile(header) {
 		if err := checkNames(header.Name); err != nil {
 			return err
 		}
@@ -147,6 +148,8 @@ func (c *checkedTar) begin(header *tar.Header) error {
 		c.files[name], c.open = true, true
 		delete(c.links, name)
 		return c.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: header.Size, Mode: 0o600})
+	}
+	switch header.Typeflag {
 	case tar.TypeSymlink:
 		target := path.Join(path.Dir(name), header.Linkname)
 		c.links[name] = target
@@ -257,7 +260,7 @@ func checkLayer(ctx context.Context, store content.Store, layer ocispec.Descript
 		if sum.entries++; sum.entries > maxLayerEntries {
 			return fmt.Errorf("%w: it has more than %d files", ErrTooLarge, maxLayerEntries)
 		}
-		if slices.Contains(fileTypes, header.Typeflag) {
+		if isFile(header) {
 			if sum.files -= header.Size; sum.files < 0 {
 				return tooLarge(limit)
 			}

@@ -1,7 +1,6 @@
 package pidfile
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/procstat"
 	"github.com/berth-dev/berth/internal/statefile"
 )
 
@@ -60,10 +60,9 @@ func stat(proc string, pid int) (start string, ended bool, err error) {
 	if err != nil {
 		return "", false, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The command's name is in parentheses and may contain any characters: count from the last parenthesis.
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 {
+	fields := procstat.Fields(data)
+	if len(fields) <= procstat.Start {
 		return "", false, fmt.Errorf("read process %d: short stat", pid)
 	}
-	return fields[19], fields[0] == "Z" && fields[17] == "1", nil
+	return fields[procstat.Start], fields[procstat.State] == "Z" && fields[procstat.Threads] == "1", nil
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/berth-dev/berth/internal/procstat"
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
@@ -270,8 +271,7 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 	if err != nil {
 		return nil, fmt.Errorf("measure process: %w", err)
 	}
-	// The program name, in brackets, may contain any character. After it proc(5)'s fields follow, from the third on.
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	fields := procstat.Fields(data) // those of proc(5) from the third on
 	number := func(field int) uint64 {
 		if field-3 >= len(fields) {
 			return 0

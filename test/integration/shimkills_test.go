@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/procstat"
 )
 
 // shimVictims are Pods whose shims are killed: their containers end, and run again.
@@ -61,12 +63,11 @@ func parentOf(dir string) (pid int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 2 {
+	fields := procstat.Fields(stat)
+	if len(fields) <= procstat.Parent {
 		return 0, false
 	}
-	pid, err = strconv.Atoi(fields[1])
+	pid, err = strconv.Atoi(fields[procstat.Parent])
 	return pid, err == nil && pid > 1
 }
 

@@ -6,9 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/procstat"
 )
 
 // children are the processes that a process has started, each held by a descriptor, so that its ID is not reused.
@@ -49,12 +50,11 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	// PID (NAME) STATE PARENT …; the name may have anything in it.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 2 {
+	fields := procstat.Fields(stat)
+	if len(fields) <= procstat.Parent {
 		return 0
 	}
-	parent, _ := strconv.Atoi(fields[1]) // 0 if it is no number
+	parent, _ := strconv.Atoi(fields[procstat.Parent]) // 0 if it is no number
 	return parent
 }
 

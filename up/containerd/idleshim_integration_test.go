@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/procstat"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -49,7 +50,7 @@ func BenchmarkIdleShim(b *testing.B) {
 func cpuTicks(b *testing.B, pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	require.NoError(b, err)
-	fields := strings.Fields(string(stat)[strings.LastIndexByte(string(stat), ')')+1:])
+	fields := procstat.Fields(stat)
 	var user, system int
 	_, err = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
 	require.NoError(b, err)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-dev/berth/internal/procstat"
 )
 
 // process is what /proc says of a process.
@@ -86,15 +88,15 @@ func readProcesses(proc string) ([]process, error) {
 	return all, nil
 }
 
-// parseStat parses "PID (NAME) STATE PPID PGRP SESSION TTY …"; the name may have spaces and parentheses.
+// parseStat parses a line of /proc/PID/stat.
 func parseStat(pid int, text string) (process, error) {
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 5 {
+	fields := procstat.Fields([]byte(text))
+	if len(fields) <= procstat.Terminal {
 		return process{}, fmt.Errorf("process %d: unknown format of stat: %q", pid, text)
 	}
-	parent, err := strconv.Atoi(fields[1])
+	parent, err := strconv.Atoi(fields[procstat.Parent])
 	if err != nil {
 		return process{}, fmt.Errorf("process %d: unknown format of stat: %q", pid, text)
 	}
-	return process{pid: pid, parent: parent, stopped: strings.Contains("TtZX", fields[0]), terminal: fields[4] != "0"}, nil
+	return process{pid: pid, parent: parent, stopped: strings.Contains("TtZX", fields[procstat.State]), terminal: fields[procstat.Terminal] != "0"}, nil
 }

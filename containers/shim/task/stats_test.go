@@ -22,6 +22,11 @@ func TestStatsAreTheContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := f.pid(t, "c", "")
+	// A started container is runc's first process for a moment more, which has threads, and cgroups of version 1 count them.
+	eventually(t, "the container's program runs", func() bool {
+		name, err := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		return err == nil && string(name) == "sleep\n"
+	})
 	for _, cgroup := range cgroupsOf(filepath.Base(f.dir)) {
 		own := filepath.Join(cgroup, "c")
 		if !exists(own) {

@@ -3,7 +3,6 @@ package csidriver
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +62,7 @@ func probe(image string) (string, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte("XFSB")):
 		return fsXFS, nil
-	case binary.LittleEndian.Uint16(head[extSuper+0x38:]) == extMagic:
+	case isSuperblock(head[extSuper:]):
 		return fsExt4, nil
 	}
 	blank, err := isBlank(file)
@@ -186,16 +185,16 @@ var errDeviceBusy = errors.New("the device is in use")
 
 // preen runs e2fsck to replay the journal and repair what it can without asking. It skips a filesystem that is in use:
 // the kernel has mounted it, so it is consistent.
-func preen(ctx context.Context, device *loop) error {
-	err := runE2fsck(ctx, device, "-p")
+func (d *Driver) preen(ctx context.Context, device *loop) error {
+	err := d.runE2fsck(ctx, device, "-p")
 	if errors.Is(err, errDeviceBusy) {
 		return nil
 	}
 	return err
 }
 
-// runE2fsck runs e2fsck, and returns errDeviceBusy if the filesystem is in use.
-func runE2fsck(ctx context.Context, device *loop, args ...string) error {
+// runE2fsck runs e2fsck, and returns errDeviceBusy if the filesystem is in use. A torn superblock is repaired from its copy.
+func (d *Driver) runE2fsck(ctx context.Context, device *loop, args ...string) error {
 	fsck, err := program("e2fsck", fsExt4)
 	if err != nil {
 		return err
@@ -208,11 +207,15 @@ func runE2fsck(ctx context.Context, device *loop, args ...string) error {
 	if err != nil {
 		return err
 	}
-	if err := exclusive.Close(); err != nil {
+	backup, err := backupSuperblock(exclusive)
+	if err := errors.Join(err, exclusive.Close()); err != nil {
 		return err
 	}
+	if backup != nil {
+		d.logger.Warn("superblock is torn, its copy is used", "device", device.path)
+	}
 	var exit *exec.ExitError
-	err = runProgram(ctx, fsck, append(args, device.path)...)
+	err = runProgram(ctx, fsck, append(append(args, backup...), device.path)...)
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		return nil // repaired
 	}

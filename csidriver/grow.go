@@ -13,12 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Where an ext4 superblock lies on the device, and what marks it.
-const (
-	extSuper = 1024
-	extMagic = 0xEF53
-)
-
 // ioctls that grow mounted filesystems, and that ask xfs for its shape.
 const (
 	ext4ResizeFS  = 0x40086610
@@ -88,9 +82,9 @@ func readExt4(device *loop) (ext4Shape, error) {
 		return ext4Shape{}, err
 	}
 	defer file.Close()
-	super := make([]byte, 1024)
-	if _, err := file.ReadAt(super, extSuper); err != nil {
-		return ext4Shape{}, fmt.Errorf("read superblock of %q: %w", device.path, err)
+	super, err := readSuperblock(file, extSuper)
+	if err != nil {
+		return ext4Shape{}, err
 	}
 	shape, err := parseExt4(super)
 	if err != nil {
@@ -101,14 +95,14 @@ func readExt4(device *loop) (ext4Shape, error) {
 
 func parseExt4(super []byte) (ext4Shape, error) {
 	le := binary.LittleEndian
-	logSize := le.Uint32(super[0x18:])
-	if le.Uint16(super[0x38:]) != extMagic || logSize > 6 {
+	logSize := le.Uint32(super[extLogBlockSize:])
+	if !isSuperblock(super) || logSize > 6 {
 		return ext4Shape{}, errors.New("not an ext4 superblock")
 	}
 	s := ext4Shape{
 		blocks:    uint64(le.Uint32(super[0x4:])),
 		blockSize: 1024 << logSize,
-		perGroup:  uint64(le.Uint32(super[0x20:])),
+		perGroup:  uint64(le.Uint32(super[extBlocksPerGroup:])),
 	}
 	descriptor := uint64(32)
 	if le.Uint32(super[0x60:])&0x80 != 0 { // 64bit
@@ -174,7 +168,7 @@ func ioctl(file *os.File, request uintptr, arg unsafe.Pointer) error {
 
 // growUnmounted expands an unmounted ext4 to the size of its device, if this process may not expand it while it is
 // mounted. That is slower, because it must be checked first.
-func growUnmounted(ctx context.Context, device *loop, fsType string) error {
+func (d *Driver) growUnmounted(ctx context.Context, device *loop, fsType string) error {
 	if fsType != fsExt4 || canGrowMounted() {
 		return nil
 	}
@@ -190,7 +184,7 @@ func growUnmounted(ctx context.Context, device *loop, fsType string) error {
 	if err != nil {
 		return err
 	}
-	err = runE2fsck(ctx, device, "-f", "-p")
+	err = d.runE2fsck(ctx, device, "-f", "-p")
 	if errors.Is(err, errDeviceBusy) {
 		return nil
 	}

@@ -116,7 +116,7 @@ func (d *Driver) stage(
 		return err
 	}
 	if fsType == fsExt4 && !device.readonly && len(elsewhere) == 0 {
-		if err := preen(ctx, device); err != nil {
+		if err := d.preen(ctx, device); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (d *Driver) mountGrown(ctx context.Context, device *loop, fsType, staging s
 	if device.readonly {
 		return d.mountDevice(device, staging, fsType, options)
 	}
-	if err := growUnmounted(ctx, device, fsType); err != nil {
+	if err := d.growUnmounted(ctx, device, fsType); err != nil {
 		return err
 	}
 	if err := d.mountDevice(device, staging, fsType, options); err != nil {

@@ -69,19 +69,22 @@ func Create(ctx context.Context, orphans *reaper.Orphans, request Request) (_ *C
 	}
 	profile := compiledProfile(ctx, converted, request)
 	first, master, err := starter{created, orphans, profile}.start(process, request.Terminal, request.Streams)
+	var state *libcontainer.State
+	if err == nil {
+		state, err = created.State()
+	}
 	if err != nil {
-		if first != nil { // it runs, and only its terminal is missing
+		if first != nil { // it runs, and only its terminal or its state is missing
 			_ = first.Signal(unix.SIGKILL)
 			_, waitErr := first.Wait()
 			err = errors.Join(err, waitErr)
 		}
+		if master != nil {
+			_ = master.Close()
+		}
 		if destroyErr := created.Destroy(); destroyErr != nil {
 			log.G(ctx).WithError(destroyErr).WithField("id", request.ID).Warn("failed to remove a container that was not created")
 		}
-		return nil, nil, nil, err
-	}
-	state, err := created.State()
-	if err != nil {
 		return nil, nil, nil, err
 	}
 	return &Container{

@@ -62,10 +62,13 @@ func RemoveUnusedLog(c *container.ContainerStatus) error {
 	return nil
 }
 
+// HostsPath returns the path of the hosts file below a Pod's directory, which the Pod's containers may write to.
+func HostsPath(podDir string) string { return filepath.Join(podDir, "etc-hosts") }
+
 // EnsureHostsFile writes the Pod's hosts file below its directory and returns its path, or "" for a Pod that has no
 // address yet. nodeHosts is the node's own file, for a Pod on the host's network.
 func (b *Builder) EnsureHostsFile(logger *slog.Logger, pod *corev1.Pod, podDir, nodeHosts string, podIPs []string) (string, error) {
-	path := filepath.Join(podDir, "etc-hosts")
+	path := HostsPath(podDir)
 	if pod.Spec.HostNetwork {
 		content, err := os.ReadFile(nodeHosts)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -57,9 +57,17 @@ func (p *Provider) logStats(ctx context.Context, pod *corev1.Pod, container stri
 	return s
 }
 
-// ephemeralStats returns what the Pod uses of the node's own disk: its containers' writable layers and logs, and its
+// hostsUsage measures the Pod's hosts file, which its containers may fill.
+func (p *Provider) hostsUsage(ctx context.Context, pod *corev1.Pod) (diskusage.Usage, error) {
+	if p.config.RootDir == "" {
+		return diskusage.Usage{}, nil
+	}
+	return diskusage.Measure(ctx, kuberuntime.HostsPath(volume.PodDir(p.config.RootDir, pod.UID)), 0)
+}
+
+// ephemeralStats returns what the Pod uses of the node's own disk: its containers' writable layers and logs, its hosts file, and its
 // volumes that are deleted with it.
-func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.FsStats {
+func (p *Provider) ephemeralStats(ctx context.Context, s *statsapi.PodStats, pod *corev1.Pod) *statsapi.FsStats {
 	total, err := fileSystem(p.config.RootDir, p.deps.Clock.Now())
 	if err != nil || pod == nil {
 		return nil
@@ -74,6 +82,9 @@ func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsa
 	for i := range s.Containers {
 		add(s.Containers[i].Rootfs)
 		add(s.Containers[i].Logs)
+	}
+	if hosts, err := p.hostsUsage(ctx, pod); err == nil {
+		add(&statsapi.FsStats{UsedBytes: nonNegative(hosts.Bytes), InodesUsed: nonNegative(hosts.Inodes)})
 	}
 	local := map[string]bool{}
 	for i := range pod.Spec.Volumes {

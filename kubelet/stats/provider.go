@@ -174,7 +174,7 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 		s := p.podStats(sandbox, pod, cpuAndMemory)
 		if !cpuAndMemory {
 			s.VolumeStats = volumes[i]
-			s.EphemeralStorage = p.ephemeralStats(&s, pod)
+			s.EphemeralStorage = p.ephemeralStats(ctx, &s, pod)
 		}
 		s.Containers = slices.DeleteFunc(s.Containers, hasEnded(sandbox, pod))
 		out = append(out, s)

@@ -141,6 +141,27 @@ func TestTerminationMessagesCountAsLogs(t *testing.T) {
 	require.GreaterOrEqual(t, *all["u"].Containers[0].Logs.UsedBytes, uint64(1<<20))
 }
 
+// TestHostsFileCountsAsEphemeralStorage has a container that writes 1 MiB to its /etc/hosts.
+func TestHostsFileCountsAsEphemeralStorage(t *testing.T) {
+	root := t.TempDir()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	p, err := stats.New(stats.Deps{
+		Runtime: &runtime{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: volumes{},
+	}, stats.Config{NodeName: "n", RootDir: root})
+	require.NoError(t, err)
+	before, err := p.Summary(t.Context(), false)
+	require.NoError(t, err)
+	hosts := kuberuntime.HostsPath(volume.PodDir(root, "u"))
+	require.NoError(t, os.MkdirAll(filepath.Dir(hosts), 0o750))
+	require.NoError(t, os.WriteFile(hosts, make([]byte, 1<<20), 0o600))
+	used, err := p.LocalStorage(t.Context(), pod, true)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, used.Hosts, int64(1<<20))
+	after, err := p.Summary(t.Context(), false)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, *after.Pods[0].EphemeralStorage.UsedBytes-*before.Pods[0].EphemeralStorage.UsedBytes, uint64(1<<20))
+}
+
 func TestResourceMetrics(t *testing.T) {
 	r := &runtime{}
 	p, _ := provider(t, r, clocktesting.NewFakeClock(time.Unix(1800000000, 0)))

@@ -77,7 +77,9 @@ func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers
 		}
 		out.Logs[c.Name] = used.Bytes
 	}
-	return out, failed
+	hosts, err := p.hostsUsage(ctx, pod)
+	out.Hosts = hosts.Bytes
+	return out, errors.Join(failed, err)
 }
 
 // localVolumes measures the volumes of a Pod that are on the node's own disk. The error names those that could not be measured.

@@ -18,11 +18,13 @@ const (
 type Usage struct {
 	// Volumes are by the names of the volumes; Layers and Logs by those of the containers.
 	Volumes, Layers, Logs map[string]int64
+	// Hosts is the hosts file that all containers of the Pod have.
+	Hosts int64
 }
 
 // total returns what the Pod occupies altogether.
 func (u *Usage) total() int64 {
-	var sum int64
+	sum := u.Hosts
 	for _, part := range []map[string]int64{u.Volumes, u.Layers, u.Logs} {
 		for _, bytes := range part {
 			sum += bytes

@@ -41,6 +41,12 @@ func usage(layer, log, volume int64) Usage {
 	return Usage{Layers: map[string]int64{"a": layer}, Logs: map[string]int64{"a": log}, Volumes: map[string]int64{"v": volume}}
 }
 
+func hosts(bytes int64) Usage {
+	used := usage(0, 0, 0)
+	used.Hosts = bytes
+	return used
+}
+
 func TestLimits(t *testing.T) {
 	for name, test := range map[string]struct {
 		pod       *corev1.Pod
@@ -54,6 +60,7 @@ func TestLimits(t *testing.T) {
 		"at the limit":                        {pod("4Mi", "", ""), usage(2*mi, mi, mi), false, "", "", 0},
 		"emptyDir":                            {pod("9Mi", "", "2Mi"), usage(0, 0, 2*mi+1), false, `Usage of EmptyDir volume "v" exceeds the limit "2Mi". `, SignalEmptyDir, 0},
 		"Pod":                                 {pod("4Mi", "", ""), usage(2*mi, mi, mi+1), false, `Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. `, SignalPod, 0},
+		"Pod by its hosts file":               {pod("4Mi", "", ""), hosts(4*mi + 1), false, `Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. `, SignalPod, 0},
 		"Pod of two limits":                   {pod("4Mi", "4Mi", ""), usage(3*mi, mi, 4*mi+1), false, `Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. `, SignalPod, 0},
 		"container":                           {pod("4Mi", "8Mi", ""), usage(3*mi, mi+1, 0), false, `Container a exceeded its local ephemeral storage limit "4Mi". `, SignalContainer, 0},
 		"container's layer on another disk":   {pod("4Mi", "8Mi", ""), usage(5*mi, mi, 0), true, "", "", 3 * mi},

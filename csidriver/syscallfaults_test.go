@@ -96,7 +96,15 @@ func runWithFault(t *testing.T, in *faulttest.Injector) (failed bool) {
 		mount(d)
 		require.Equal(t, "kept", d.read("file"), in.Injected())
 	}
-	require.Greater(t, origin.total(), int64(20*mib), "%s: the file system has not grown", in.Injected())
+	var total int64
+	step("measure", func() error {
+		resp, err := w.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: origin.id, VolumePath: origin.target})
+		if err == nil {
+			total = resp.GetUsage()[0].GetTotal()
+		}
+		return err
+	})
+	require.Greater(t, total, int64(20*mib), "%s: the file system has not grown", in.Injected())
 	for _, d := range []*disk{origin, restored} {
 		unmount(d)
 		step("delete", d.remove)

@@ -97,6 +97,13 @@ func (f *fixture) start() {
 
 func (f *fixture) add(pod *corev1.Pod) { f.manager.HandlePod(config.Change{Op: config.Add, Pod: pod}) }
 
+// withStatus returns a copy with the status, as the API server has it after a start of the kubelet. What was added belongs to the workers.
+func withStatus(pod *corev1.Pod, status corev1.PodStatus) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Status = status
+	return pod
+}
+
 // waitStatus waits until the Pod's status satisfies the condition.
 func (f *fixture) waitStatus(uid types.UID, what string, ok func(s corev1.PodStatus) bool) corev1.PodStatus {
 	f.t.Helper()

@@ -218,8 +218,7 @@ func TestResizeIsDeferredUntilCapacityIsFree(t *testing.T) {
 
 	// A restart of the agent takes the wish for no grant.
 	f.stop()
-	p = p.DeepCopy()
-	p.Status = s
+	p = withStatus(p, s)
 	f.start()
 	f.add(p)
 	f.add(other)

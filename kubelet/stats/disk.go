@@ -57,12 +57,12 @@ func (p *Provider) logStats(ctx context.Context, pod *corev1.Pod, container stri
 	return s
 }
 
-// hostsUsage measures the Pod's hosts file, which its containers may fill.
-func (p *Provider) hostsUsage(ctx context.Context, pod *corev1.Pod) (diskusage.Usage, error) {
-	if p.config.RootDir == "" {
+// hostsUsage measures the Pod's hosts file, which its containers may fill. root is the kubelet's directory, empty if there is none.
+func hostsUsage(ctx context.Context, root string, pod *corev1.Pod) (diskusage.Usage, error) {
+	if root == "" {
 		return diskusage.Usage{}, nil
 	}
-	return diskusage.Measure(ctx, kuberuntime.HostsPath(volume.PodDir(p.config.RootDir, pod.UID)), 0)
+	return diskusage.Measure(ctx, kuberuntime.HostsPath(volume.PodDir(root, pod.UID)), 0)
 }
 
 // ephemeralStats returns what the Pod uses of the node's own disk: its containers' writable layers and logs, its hosts file, and its
@@ -83,7 +83,7 @@ func (p *Provider) ephemeralStats(ctx context.Context, s *statsapi.PodStats, pod
 		add(s.Containers[i].Rootfs)
 		add(s.Containers[i].Logs)
 	}
-	if hosts, err := p.hostsUsage(ctx, pod); err == nil {
+	if hosts, err := hostsUsage(ctx, p.config.RootDir, pod); err == nil {
 		add(&statsapi.FsStats{UsedBytes: nonNegative(hosts.Bytes), InodesUsed: nonNegative(hosts.Inodes)})
 	}
 	local := map[string]bool{}

@@ -77,7 +77,7 @@ func (p *Provider) LocalStorage(ctx context.Context, pod *corev1.Pod, containers
 		}
 		out.Logs[c.Name] = used.Bytes
 	}
-	hosts, err := p.hostsUsage(ctx, pod)
+	hosts, err := hostsUsage(ctx, p.config.RootDir, pod)
 	out.Hosts = hosts.Bytes
 	return out, errors.Join(failed, err)
 }

@@ -99,6 +99,7 @@ func TestOperationsAreMeasured(t *testing.T) {
 	require.NoError(t, f.result(ended))
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	f.requireUnstaged()
+	f.eventually("the last operation is counted", func() bool { return f.operationCountsSince(before)[disk+" unmount_device success"] == 1 })
 	require.Equal(t, map[string]uint64{
 		disk + " unmap_volume success": 1, disk + " unmap_volume fail-unknown": 1,
 		disk + " unmap_device success": 1, disk + " unmap_device fail-unknown": 1,

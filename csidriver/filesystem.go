@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -215,7 +216,7 @@ func (d *Driver) runE2fsck(ctx context.Context, device *loop, args ...string) er
 		d.logger.Warn("superblock is torn, its copy is used", "device", device.path)
 	}
 	var exit *exec.ExitError
-	err = runProgram(ctx, fsck, append(append(args, backup...), device.path)...)
+	err = runProgram(ctx, fsck, slices.Concat(args, backup, []string{device.path})...)
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		return nil // repaired
 	}

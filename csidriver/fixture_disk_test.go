@@ -134,11 +134,22 @@ func (d *disk) read(name string) string {
 // total is the size in bytes that the filesystem at the target says it has.
 func (d *disk) total() int64 {
 	d.w.t.Helper()
+	total, err := d.measure()
+	require.NoError(d.w.t, err)
+	return total
+}
+
+func (d *disk) measure() (total int64, err error) {
 	resp, err := d.w.NodeGetVolumeStats(d.w.t.Context(),
 		&csi.NodeGetVolumeStatsRequest{VolumeId: d.id, VolumePath: d.target})
-	require.NoError(d.w.t, err)
-	return resp.GetUsage()[0].GetTotal()
+	if err != nil {
+		return 0, err
+	}
+	return resp.GetUsage()[0].GetTotal(), nil
 }
+
+// image is the path of the file that has the volume's data.
+func (d *disk) image() string { return filepath.Join(d.w.config.Root, "volumes", d.id, "disk.img") }
 
 func requireCode(t *testing.T, code codes.Code, err error) {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"unsafe"
 
@@ -61,9 +62,13 @@ func deviceSize(device *loop) (int64, error) {
 		return 0, err
 	}
 	defer file.Close()
-	size, err := file.Seek(0, 2)
+	return sizeOf(file)
+}
+
+func sizeOf(device *os.File) (int64, error) {
+	size, err := device.Seek(0, io.SeekEnd)
 	if err != nil {
-		return 0, fmt.Errorf("read the size of %q: %w", device.path, err)
+		return 0, fmt.Errorf("read the size of %q: %w", device.Name(), err)
 	}
 	return size, nil
 }
@@ -71,6 +76,8 @@ func deviceSize(device *loop) (int64, error) {
 // ext4Shape is the part of a superblock that determines the size of the filesystem.
 type ext4Shape struct {
 	blocks, blockSize, perGroup uint64
+	// first is the block in which the first group begins.
+	first uint64
 	// tail is the most blocks that mkfs and the kernel leave unused at the end, because a last group that small
 	// would hold little but its own description.
 	tail uint64
@@ -103,6 +110,7 @@ func parseExt4(super []byte) (ext4Shape, error) {
 		blocks:    uint64(le.Uint32(super[0x4:])),
 		blockSize: 1024 << logSize,
 		perGroup:  uint64(le.Uint32(super[extBlocksPerGroup:])),
+		first:     uint64(le.Uint32(super[extFirstDataBlock:])),
 	}
 	descriptor := uint64(32)
 	if le.Uint32(super[0x60:])&0x80 != 0 { // 64bit

@@ -3,7 +3,6 @@ package csidriver_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -42,7 +41,7 @@ func TestHealthOfVolumes(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Contains(healthOf(bad), "DATA_LOSS FilesystemErrors") }, time.Minute, time.Millisecond)
 	require.Empty(t, healthOf(lost))
 
-	image := filepath.Join(w.config.Root, "volumes", lost.id, "disk.img")
+	image := lost.image()
 	require.NoError(t, os.Rename(image, image+".away"))
 	_, err = w.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: lost.id, VolumePublishPath: lost.target})
 	requireCode(t, codes.NotFound, err)

@@ -47,7 +47,7 @@ func (d *disk) overwrite(content byte) {
 	}
 	require.NoError(d.w.t, errors.Join(device.Sync(), device.Close()), "the disk was full")
 	// The loop device writes to the page cache of its image, whose errors show here.
-	image, err := os.Open(filepath.Join(d.w.config.Root, "volumes", d.id, "disk.img"))
+	image, err := os.Open(d.image())
 	require.NoError(d.w.t, err)
 	require.NoError(d.w.t, errors.Join(unix.Fsync(int(image.Fd())), image.Close()), "the disk was full")
 }

@@ -99,7 +99,7 @@ func TestContainersGetNoIoctlOfTheLoopDevice(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, device.Sync())
-	image, err := os.Open(filepath.Join(w.config.Root, "volumes", d.id, "disk.img"))
+	image, err := os.Open(d.image())
 	require.NoError(t, err)
 	read := make([]byte, len(text))
 	for _, at := range []int64{0, 16*mib - int64(len(text))} {

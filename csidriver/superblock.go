@@ -56,30 +56,28 @@ func isTorn(super []byte) bool {
 // content do not match, and no program opens the filesystem any more, although all else is as it was. Filesystems of one group have no copy.
 func backupSuperblock(device *os.File) ([]string, error) {
 	primary, err := readSuperblock(device, extSuper)
-	if err != nil || !isSuperblock(primary) || !isTorn(primary) {
-		return nil, err
-	}
-	le := binary.LittleEndian
-	logSize := le.Uint32(primary[extLogBlockSize:])
-	if logSize > 6 {
-		return nil, nil
-	}
-	blockSize := int64(1024) << logSize
-	block := int64(le.Uint32(primary[extFirstDataBlock:])) + int64(le.Uint32(primary[extBlocksPerGroup:]))
-	size, err := device.Seek(0, 2)
-	if err != nil {
-		return nil, fmt.Errorf("read the size of %q: %w", device.Name(), err)
-	}
-	if (block+1)*blockSize > size {
-		return nil, nil
-	}
-	backup, err := readSuperblock(device, block*blockSize)
 	if err != nil {
 		return nil, err
 	}
-	if !isSuperblock(backup) || isTorn(backup) || le.Uint16(backup[extGroupNumber:]) != 1 ||
+	shape, err := parseExt4(primary)
+	if err != nil || !isTorn(primary) {
+		return nil, nil // e2fsck says what is wrong with another one
+	}
+	size, err := sizeOf(device)
+	if err != nil {
+		return nil, err
+	}
+	block := shape.first + shape.perGroup
+	if (block+1)*shape.blockSize > uint64(size) {
+		return nil, nil
+	}
+	backup, err := readSuperblock(device, int64(block*shape.blockSize))
+	if err != nil {
+		return nil, err
+	}
+	if !isSuperblock(backup) || isTorn(backup) || binary.LittleEndian.Uint16(backup[extGroupNumber:]) != 1 ||
 		!bytes.Equal(backup[extUUID:extUUID+16], primary[extUUID:extUUID+16]) {
 		return nil, nil
 	}
-	return []string{"-b", strconv.FormatInt(block, 10), "-B", strconv.FormatInt(blockSize, 10)}, nil
+	return []string{"-b", strconv.FormatUint(block, 10), "-B", strconv.FormatUint(shape.blockSize, 10)}, nil
 }

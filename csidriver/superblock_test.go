@@ -31,8 +31,6 @@ func (d *disk) change(offset int64) {
 	require.NoError(d.w.t, err)
 }
 
-func (d *disk) image() string { return filepath.Join(d.w.config.Root, "volumes", d.id, "disk.img") }
-
 // TestTornSuperblock stages volumes whose superblock has not the checksum of its content, as after a write of e2fsprogs that was refused.
 func TestTornSuperblock(t *testing.T) {
 	w := newFixture(t)

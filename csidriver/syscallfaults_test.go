@@ -97,11 +97,8 @@ func runWithFault(t *testing.T, in *faulttest.Injector) (failed bool) {
 		require.Equal(t, "kept", d.read("file"), in.Injected())
 	}
 	var total int64
-	step("measure", func() error {
-		resp, err := w.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: origin.id, VolumePath: origin.target})
-		if err == nil {
-			total = resp.GetUsage()[0].GetTotal()
-		}
+	step("measure", func() (err error) {
+		total, err = origin.measure()
 		return err
 	})
 	require.Greater(t, total, int64(20*mib), "%s: the file system has not grown", in.Injected())

@@ -22,9 +22,8 @@ func TestAdoptedContainersWaitForWhatWasSaidOfThem(t *testing.T) {
 				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "second", Image: "app:1"})
 			})
 			f.add(p)
-			before := f.waitStatus(p.UID, "running", running)
+			p.Status = f.waitStatus(p.UID, "running", running)
 			f.stop()
-			p = withStatus(p, before)
 
 			f.statuses.mu.Lock()
 			delete(f.statuses.last, p.UID)
@@ -64,9 +63,8 @@ func TestContainersMayEndBeforeTheyAreAdopted(t *testing.T) {
 	f := newFixture(t)
 	p := pod("p")
 	f.add(p)
-	before := f.waitStatus(p.UID, "running", running)
+	p.Status = f.waitStatus(p.UID, "running", running)
 	f.stop()
-	p = withStatus(p, before)
 
 	f.statuses.mu.Lock()
 	f.statuses.hidden = true
@@ -87,9 +85,8 @@ func TestPodStaysPreparedWhenTheKubeletStarts(t *testing.T) {
 	f := newFixture(t)
 	p := pod("p")
 	f.add(p)
-	before := f.waitStatus(p.UID, "running", running)
+	p.Status = f.waitStatus(p.UID, "running", running)
 	f.stop()
-	p = withStatus(p, before)
 	f.statuses.Forget(p.UID)
 	mount := f.volumes.block()
 	defer mount()

@@ -74,7 +74,7 @@ func (l *crashFixture) crash() {
 		l.statuses.mu.Lock()
 		p.Status = l.statuses.last[p.UID]
 		l.statuses.mu.Unlock()
-		l.add(p.DeepCopy())
+		l.add(p)
 	}
 	l.manager.SourcesReady()
 }

@@ -95,13 +95,9 @@ func (f *fixture) start() {
 	f.stop = sync.OnceFunc(func() { cancel(); group.Wait() })
 }
 
-func (f *fixture) add(pod *corev1.Pod) { f.manager.HandlePod(config.Change{Op: config.Add, Pod: pod}) }
-
-// withStatus returns a copy with the status, as the API server has it after a start of the kubelet. What was added belongs to the workers.
-func withStatus(pod *corev1.Pod, status corev1.PodStatus) *corev1.Pod {
-	pod = pod.DeepCopy()
-	pod.Status = status
-	return pod
+// add adds a copy of the Pod: what the manager gets belongs to it, and the test may change its own.
+func (f *fixture) add(pod *corev1.Pod) {
+	f.manager.HandlePod(config.Change{Op: config.Add, Pod: pod.DeepCopy()})
 }
 
 // waitStatus waits until the Pod's status satisfies the condition.

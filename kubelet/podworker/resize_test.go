@@ -218,7 +218,8 @@ func TestResizeIsDeferredUntilCapacityIsFree(t *testing.T) {
 
 	// A restart of the agent takes the wish for no grant.
 	f.stop()
-	p = withStatus(p, s)
+	p = p.DeepCopy()
+	p.Status = s
 	f.start()
 	f.add(p)
 	f.add(other)

@@ -138,6 +138,9 @@ type PullRequest struct {
 	RuntimeHandler string
 	// Sandbox is passed to the runtime with the pull; it may be nil.
 	Sandbox *runtimeapi.PodSandboxConfig
+	// Slow is called once if it takes more than a question to the runtime, before credentials are read and the image is pulled. It
+	// may be nil.
+	Slow func()
 }
 
 // Manager pulls images. It is safe for concurrent use.
@@ -216,7 +219,12 @@ func (m *Manager) ensure(ctx context.Context, request PullRequest, found *lookup
 	spec := &runtimeapi.ImageSpec{
 		Image: withDefaultTag(request.Image), Annotations: request.Pod.Annotations, RuntimeHandler: request.RuntimeHandler,
 	}
-	podCredentials := sync.OnceValue(func() []Credential { return m.credentials(ctx, request) })
+	podCredentials := sync.OnceValue(func() []Credential {
+		if request.Slow != nil {
+			request.Slow()
+		}
+		return m.credentials(ctx, request)
+	})
 	if request.Policy == corev1.PullAlways {
 		found.pullRequired = ptr.To(true)
 		return m.pull(ctx, request, spec, podCredentials)

@@ -98,8 +98,10 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 	if w.pulls.from.IsZero() {
 		w.pulls.from = w.m.deps.Clock.Now()
 	}
-	want := images.PullRequest{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
-	w.startOp(ctx, step, op{}, func(ctx context.Context) func() {
+	want := images.PullRequest{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy, Slow: func() {
+		w.post(func() { w.ops[step].brief = false }) // it arrives before the end of the operation
+	}}
+	w.startOp(ctx, step, op{brief: true}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
 		present, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
 		span.End(withImageReason(err))
@@ -121,6 +123,17 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 			w.failStep(ctx, step, err)
 		}
 	})
+}
+
+// looksUpImage reports whether an image of the container is looked up, which takes a moment.
+func (w *worker) looksUpImage(name string) bool {
+	for key, o := range w.ops {
+		image, ok := strings.CutPrefix(key, opImage)
+		if ok && o.brief && (image == name || strings.HasPrefix(image, name+"/")) {
+			return true
+		}
+	}
+	return false
 }
 
 // withImageReason adds the reason and remedy of an image's error for the timeline.

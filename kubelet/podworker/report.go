@@ -63,11 +63,14 @@ func (w *worker) report() {
 }
 
 // isReplacing reports whether a container that the kubelet itself replaces has ended, and the next one is about to start: the stop that was
-// requested returns in a moment.
+// requested returns in a moment, and the next image is found in a moment.
 func (w *worker) isReplacing() bool {
 	for id := range w.restarting {
 		c := w.runtime.FindID(id)
-		if c != nil && c.State == container.StateExited && w.ops[opContainer+c.Name] != nil && w.runtime.Find(c.Name).ID == id {
+		if c == nil || c.State != container.StateExited || w.runtime.Find(c.Name).ID != id {
+			continue
+		}
+		if w.ops[opContainer+c.Name] != nil || w.looksUpImage(c.Name) {
 			return true
 		}
 	}

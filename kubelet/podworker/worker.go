@@ -137,6 +137,8 @@ type op struct {
 	cancel context.CancelFunc
 	// blocking keeps later containers from being started.
 	blocking bool
+	// brief is whether it ends in a moment.
+	brief bool
 }
 
 func newWorker(m *Manager, pod *corev1.Pod) *worker {

@@ -280,32 +280,58 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 }
 
 // TestReplacedContainerIsNotReportedInBetween has the kubelet replace a container, whose end is seen before the stop that was requested has
-// returned: a state that is over in a moment is not reported.
+// returned, and whose next image is found after that: a state that is over in a moment is not reported.
 func TestReplacedContainerIsNotReportedInBetween(t *testing.T) {
 	f := newFixture(t)
-	p := pod("a")
-	f.add(p)
-	before := f.waitStatus(p.UID, "running", running)
-	changed := p.DeepCopy()
-	changed.Spec.Containers[0].Image = "app:2"
-	_, id, _ := strings.Cut(before.ContainerStatuses[0].ContainerID, "://")
-	ended := f.manager.Ended(p.UID, id)
-	stop := f.runtime.Block("StopContainer")
-	f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
-	f.waitFor("it is stopped", func() bool { return f.runtime.Calls("StopContainer") == 1 })
-	f.runtime.Exit("main", 0)
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
-		require.Fail(t, "its end is not seen")
-	}
-	stop()
-	f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
+	f.runtime.AddImage("app:2")
+	found := f.replaceMain(pod("a"), "ImageStatus")
+	found()
+	f.waitStatus("uid-a", "running again", func(s corev1.PodStatus) bool {
 		return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
 	})
 	f.statuses.mu.Lock()
 	defer f.statuses.mu.Unlock()
 	require.Zero(t, f.statuses.unready)
+}
+
+// TestReplacedContainerIsReportedWhileItsImageIsPulled has the image pulled, which may take minutes.
+func TestReplacedContainerIsReportedWhileItsImageIsPulled(t *testing.T) {
+	f := newFixture(t)
+	pulled := f.replaceMain(pod("a"), "PullImage")
+	f.waitStatus("uid-a", "not ready", func(s corev1.PodStatus) bool { return !running(s) && s.ContainerStatuses[0].State.Running == nil })
+	pulled()
+	f.waitStatus("uid-a", "running again", func(s corev1.PodStatus) bool {
+		return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
+	})
+}
+
+// replaceMain runs the Pod and has its container replaced by one of image app:2. It returns when the end of the first one and of its stop
+// are known, and how to end the call of the runtime's method that the next image waits for.
+func (f *fixture) replaceMain(p *corev1.Pod, imageCall string) (release func()) {
+	f.t.Helper()
+	f.add(p)
+	before := f.waitStatus(p.UID, "running", running)
+	_, id, _ := strings.Cut(before.ContainerStatuses[0].ContainerID, "://")
+	ended := f.manager.Ended(p.UID, id)
+	changed := p.DeepCopy()
+	changed.Spec.Containers[0].Image = "app:2"
+	calls := f.runtime.Calls(imageCall)
+	release = f.runtime.Block(imageCall)
+	stop := f.runtime.Block("StopContainer")
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: changed})
+	f.waitFor("it is stopped, and its next image asked for", func() bool {
+		return f.runtime.Calls("StopContainer") == 1 && f.runtime.Calls(imageCall) > calls
+	})
+	f.runtime.Exit("main", 0)
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		require.Fail(f.t, "its end is not seen")
+	}
+	reads := f.runtime.Calls("ListContainers")
+	stop()
+	f.waitFor("what the stop has changed is read", func() bool { return f.runtime.Calls("ListContainers") > reads })
+	return release
 }
 
 // A client that follows the log of a container asks for its end while the last of its Pod is removed.

@@ -353,8 +353,12 @@ func (l Layout) Bridge() string { return "berth" + l.ID }
 // CgroupRoot is the parent cgroup of all of the cluster's Pods.
 func (l Layout) CgroupRoot() string { return "/berth-" + l.ID }
 
-// AdminKubeconfig is the kubeconfig for people.
+// AdminKubeconfig is the kubeconfig for people: all that it needs is in it, so that they can copy it.
 func (l Layout) AdminKubeconfig() string { return filepath.Join(l.DataDir, "admin.kubeconfig") }
+
+// ownerKubeconfig has the identity of AdminKubeconfig for the components: their clients follow the renewals of its certificate, which
+// is a file of its own.
+func (l Layout) ownerKubeconfig() string { return l.Kubeconfig("controlplane") }
 
 // MemberDir has the identities of a machine that joined a cluster.
 func (l Layout) MemberDir() string { return MemberDir(l.DataDir) }

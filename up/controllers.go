@@ -60,7 +60,7 @@ func (r localRecords) Stages(ctx context.Context, uid types.UID, ready func(), e
 // applyDefaultObjects applies the objects that every cluster has: the CSIDriver, the storage classes, the runtime
 // classes, the Service of DNS.
 func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
-	config, err := clientConfig(c.AdminKubeconfig())
+	config, err := clientConfig(c.ownerKubeconfig())
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	if err := applyBuiltIn(ctx, config, objects); err != nil || c.runs(dnsName) {
 		return err
 	}
-	client, err := newClient(c.AdminKubeconfig())
+	client, err := newClient(c.ownerKubeconfig())
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func newClient(path string) (*kubernetes.Clientset, error) {
 
 // demo applies the demo, waits until its Pod is ready, explains how it became ready, and fetches its page once.
 func (c *Cluster) demo(ctx context.Context) error {
-	config, err := clientConfig(c.AdminKubeconfig())
+	config, err := clientConfig(c.ownerKubeconfig())
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return err
 	}
 	c.progress.Starting("demo")
-	client, err := newClient(c.AdminKubeconfig())
+	client, err := newClient(c.ownerKubeconfig())
 	if err != nil {
 		return err
 	}

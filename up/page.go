@@ -99,7 +99,7 @@ func (c *Cluster) commandHint(next string) string {
 
 // connectPage returns the client of the page: that of the administrator, who has got the link, for reading alone.
 func (c *Cluster) connectPage() (kubernetes.Interface, error) {
-	config, err := clientConfig(c.AdminKubeconfig())
+	config, err := clientConfig(c.ownerKubeconfig())
 	if err != nil {
 		return nil, err
 	}

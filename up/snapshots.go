@@ -63,7 +63,7 @@ func (c *Cluster) newSnapshotBinders() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := clientConfig(c.AdminKubeconfig())
+	config, err := clientConfig(c.ownerKubeconfig())
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,11 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +31,7 @@ func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
 	importShell(t, c)
 	c.apply(serverPod("client", "client", "exec /bin/busybox sleep 1000000"))
 	c.waitPod("app=client", "ready", isReady)
+	page := c.openPage(t)
 	before := c.insidePIDs(t)
 	_, ends := c.servingCertificate(t)
 
@@ -56,12 +60,13 @@ func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
 		}), "kubectl %s: %s", args, out)
 	}
 	c.mustRun("kubectl", "expose", "deployment", "web", "--port=80", "--target-port=8080")
-	var page string
+	var served string
 	require.NoError(t, c.poll(func(context.Context) bool { // DNS and kube-proxy know it by renewed certificates
 		var err error
-		page, err = c.run("kubectl", "exec", "client", "--", "/bin/busybox", "wget", "-q", "-O", "-", "http://web.default.svc.cluster.local")
-		return err == nil && page == "served\n"
-	}), "the new Service: %s", page)
+		served, err = c.run("kubectl", "exec", "client", "--", "/bin/busybox", "wget", "-q", "-O", "-", "http://web.default.svc.cluster.local")
+		return err == nil && served == "served\n"
+	}), "the new Service: %s", served)
+	require.NotContains(t, page("/pod/default/client"), "Not seen", "the page that is open may read no more")
 	require.Equal(t, before, c.insidePIDs(t), "a process was started again")
 	for _, log := range []string{"berth", "controlplane", "kube-proxy", "dns"} {
 		content, err := os.ReadFile(filepath.Join(c.dataDir, "log", log+".log"))
@@ -74,6 +79,28 @@ func TestCertificatesAreRenewedWhileTheClusterRuns(t *testing.T) {
 	c.mustRun("kubectl", "delete", "deployment,service", "web")
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+var seeItLine = regexp.MustCompile(`see it\s+(http://\S+)`)
+
+// openPage opens the cluster's page, as a browser does that stays open until the test ends, and returns what fetches other pages.
+func (c *cluster) openPage(t *testing.T) (fetch func(path string) string) {
+	t.Helper()
+	link := seeItLine.FindStringSubmatch(c.out.String())
+	require.NotNil(t, link, "no link to the page in:\n%s", c.out)
+	cookies, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{Proxy: nil}, Jar: cookies}
+	t.Cleanup(client.CloseIdleConnections)
+	getBy(t, client, link[1])
+	base, _, _ := strings.Cut(link[1], "/?")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/events?page=%2F", http.NoBody)
+	require.NoError(t, err)
+	updates, err := client.Do(request)
+	require.NoError(t, err)
+	t.Cleanup(func() { updates.Body.Close() })
+	require.Equal(t, http.StatusOK, updates.StatusCode)
+	return func(path string) string { return getBy(t, client, base+path) }
 }
 
 // servingCertificate returns when the API server's certificate begins and ends. It begins an hour before it was made.

@@ -128,7 +128,7 @@ func TestPodsOfAnEarlierRunAreRestrictedAgain(t *testing.T) {
 		listed, err := exec.CommandContext(t.Context(), "nft", "list", "set", "bridge", c.Bridge(), "addresses").Output()
 		require.NoError(now, err)
 		require.Contains(now, string(listed), "10.1.0.5")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // TestTheMasqueradeOfIPTablesLegacyIsMadeAgain has the real iptables-legacy, which causes no events.
@@ -157,7 +157,7 @@ func TestTheMasqueradeOfIPTablesLegacyIsMadeAgain(t *testing.T) {
 			listed, err := exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-S").Output()
 			require.NoError(now, err)
 			require.Contains(now, string(listed), "MASQUERADE")
-		}, 30*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		require.NoError(t, exec.CommandContext(t.Context(), "iptables", "-t", "nat", "-F").Run())
 	}
 }

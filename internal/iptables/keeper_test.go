@@ -177,7 +177,7 @@ func TestChainsAreMadeAfterAPreparation(t *testing.T) {
 		return nil
 	}
 	start(t, Deps{Run: s.run, Clock: clock, Watch: noEvents}, config)
-	require.Eventually(t, clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 	require.Empty(t, s.made)
 	clock.Step(time.Second)
 	for range 6 {
@@ -202,7 +202,7 @@ func TestABusyIPTablesIsNotTakenForOneThatDoesNotWork(t *testing.T) {
 		}
 		return s.run(ctx, program, args...)
 	}}, testConfig())
-	require.Eventually(t, clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 	isFree.Store(true)
 	clock.Step(busyDelay)
 	for range 6 {
@@ -290,7 +290,7 @@ func TestARuleIsKeptBeforeWhatDropsTheRest(t *testing.T) {
 	holds := func(when string, lists ...string) {
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
 			require.Equal(now, strings.Join(lists, "\n")+"\n", sh(t, "iptables -S FORWARD; ip6tables -S FORWARD"), when)
-		}, 30*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 	}
 	const user, ours, reject, reject6 = "-A FORWARD -i a -j DROP", "-A FORWARD -j OURS", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable", "-A FORWARD -j REJECT --reject-with icmp6-port-unreachable"
 	holds("at the start", "-P FORWARD DROP", user, ours, "-P FORWARD ACCEPT", user, ours, reject6)
@@ -327,7 +327,7 @@ func TestARuleIsMovedBehindThoseThatAreAddedLater(t *testing.T) {
 		require.EventuallyWithT(t, func(now *assert.CollectT) {
 			rules := strings.Split(strings.TrimSpace(sh(t, "iptables -S FORWARD")), "\n")[1:]
 			require.True(now, len(rules) >= 2 && want(rules), "%s: %q", when, rules)
-		}, 30*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 	}
 	both := func(rules []string) bool {
 		slices.Sort(rules)

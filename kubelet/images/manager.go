@@ -138,7 +138,7 @@ type PullRequest struct {
 	RuntimeHandler string
 	// Sandbox is passed to the runtime with the pull; it may be nil.
 	Sandbox *runtimeapi.PodSandboxConfig
-	// Slow is called once if it takes more than a question to the runtime, before credentials are read and the image is pulled. It
+	// Slow is called before Ensure does more than ask the runtime, at most once: before it reads credentials and pulls the image. It
 	// may be nil.
 	Slow func()
 }

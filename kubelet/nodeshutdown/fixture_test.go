@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // waitTimeout is how long the tests wait for what happens at once.
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // bus runs a D-Bus daemon of the test's own, and returns its address.
 func bus(t *testing.T) (address string, stop func()) {

@@ -67,7 +67,7 @@ func requireChains(t *testing.T) {
 			}
 		}
 		return err == nil && strings.Count(saved, ":KUBE-IPTABLES-HINT") == 2 && strings.Count(saved, ":KUBE-KUBELET-CANARY") == 4
-	}, 30*time.Second, 10*time.Millisecond, "%s", saved)
+	}, time.Minute, 10*time.Millisecond, "%s", saved)
 }
 
 // TestChainsAreRestored makes the chains with the real iptables, and flushes them in several ways.

@@ -108,7 +108,7 @@ func TestWatchedAttachmentIsNotListed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		before := count.Load()
 		return remove() != nil && count.Load() == before
-	}, 30*time.Second, time.Millisecond, "each refusal asks the API")
+	}, time.Minute, time.Millisecond, "each refusal asks the API")
 	stop()
 	require.NoError(t, <-done)
 	require.NoError(t, client.StorageV1().VolumeAttachments().Delete(t.Context(), "a", metav1.DeleteOptions{}))

@@ -45,13 +45,17 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 		c.reportAPIReady()
 		return nil
 	}
-	if c.isRestart() {
-		if err := c.waitNodeReady(ctx); err == nil {
-			c.logAndPrint(nodeProcess + " is ready again")
-			c.link.Up(c.readyText())
-		} else if ctx.Err() == nil {
-			c.logger.Warn("failed to wait for the Node", "error", err)
+	if c.isRestart() { // reportNode has not waited
+		if err := c.waitNodeReady(ctx); err != nil {
+			if ctx.Err() == nil {
+				c.logger.Warn("failed to wait for the Node", "error", err)
+			}
+			return nil
 		}
+	}
+	if c.link.Hello.Up {
+		c.logAndPrint(nodeProcess + " is ready again")
+		c.link.Up(c.readyText())
 		return nil
 	}
 	if c.config.Member != nil {
@@ -82,7 +86,7 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 
 // reportAPIReady is reportReady for a cluster without a node.
 func (c *Cluster) reportAPIReady() {
-	if !c.isRestart() {
+	if !c.link.Hello.Up {
 		c.progress.Printf("\nThe API server of Kubernetes %s is ready after %.1f s, without a node.\n\n  kubeconfig  %s\n  stop        Ctrl-C\n",
 			version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig())
 	}

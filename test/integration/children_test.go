@@ -93,6 +93,24 @@ func TestChildrenOfBerthUpMayDie(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
+// TestStartIsReportedAlthoughTheNodeProcessHasEnded kills the node's process before anything is ready: the next one prints what the user waits
+// for, and applies the demo.
+func TestStartIsReportedAlthoughTheNodeProcessHasEnded(t *testing.T) {
+	c := newCluster(t)
+	c.launch("--unsafe-no-fsync", "--demo")
+	pid := c.waitChild(t, "node", 0)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	c.out.waitFor(t, "node exited unexpectedly (signal: killed)", c.ended)
+	c.out.waitFor(t, "is ready after", c.ended)
+	c.out.waitFor(t, "delete it", c.ended)
+	after := c.waitChild(t, "node", pid)
+	require.NoError(t, syscall.Kill(after, syscall.SIGKILL))
+	c.out.waitFor(t, "is ready again", c.ended)
+	require.Equal(t, 1, strings.Count(c.out.String(), "is ready after"))
+	c.stop()
+	require.Empty(t, c.leftovers())
+}
+
 // waitWatched waits until each child has responded after its last start: before that it counts as starting for long.
 func (c *cluster) waitWatched(t *testing.T) {
 	t.Helper()

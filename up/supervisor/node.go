@@ -71,7 +71,7 @@ func (s *Supervisor) runNodeOnce(ctx context.Context, task Task, restarts int) e
 func (s *Supervisor) openLink(file *os.File, task Task, restarts int) *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	hello := Hello{Task: task, Config: s.plan.Config, Restarts: restarts, Running: make(map[string][]string)}
+	hello := Hello{Task: task, Config: s.plan.Config, Restarts: restarts, Up: s.up, Running: make(map[string][]string)}
 	for _, program := range s.programs {
 		if program.alive {
 			hello.Running[program.Name] = slices.Clone(program.lines)
@@ -122,6 +122,9 @@ func (s *Supervisor) handle(request Request) {
 		s.started = true
 		s.mu.Unlock()
 	case KindUp:
+		s.mu.Lock()
+		s.up = true
+		s.mu.Unlock()
 		s.notify(daemon.SdNotifyReady + "\nSTATUS=" + request.Text)
 	case KindDone:
 		var err error

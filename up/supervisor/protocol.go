@@ -28,6 +28,8 @@ type Hello struct {
 	Config json.RawMessage `json:"config"`
 	// Restarts is how often the node's process was started before.
 	Restarts int `json:"restarts"`
+	// Up is whether what the user has started was ready before (KindUp).
+	Up bool `json:"up,omitempty"`
 	// Running are the programs that run, with the lines that they have written so far.
 	Running map[string][]string `json:"running,omitempty"`
 }

@@ -77,6 +77,7 @@ type Supervisor struct {
 	programs []*supervised
 	link     *link // to the node's process that runs, or ran last
 	started  bool  // the node can run Pods
+	up       bool  // what the user has started was ready
 	stopping bool  // the node's process is to stop the node
 	keep     bool  // the Pods run on
 	// unseen are the exits, by the program's name, that the node's process has not received yet.

@@ -84,15 +84,17 @@ func TestNode(t *testing.T) {
 	if mode == "crash" {
 		os.Exit(3)
 	}
+	if mode != "late" || hello.Restarts > 0 { // the first one ends before all is ready
+		say(Request{Kind: KindUp, Text: "all of it"})
+	}
 	var wanted Program
 	require.NoError(t, json.Unmarshal(hello.Config, &wanted))
 	if lines, runs := hello.Running[wanted.Name]; !runs {
 		say(Request{Kind: KindStart, Program: &wanted})
 	} else {
-		say(Request{Kind: KindPrint, Text: "found it with " + strings.Join(lines, ",")})
+		say(Request{Kind: KindPrint, Text: fmt.Sprintf("found it with %s, ready before: %t", strings.Join(lines, ","), hello.Up)})
 	}
 	say(Request{Kind: KindStarted})
-	say(Request{Kind: KindUp, Text: "all of it"})
 	for {
 		var event Event
 		require.NoError(t, in.Decode(&event))
@@ -138,18 +140,18 @@ func waitPID(t *testing.T, path string) (pid int) {
 func TestTheNodesProcessFindsItsPrograms(t *testing.T) {
 	wanted := shell(t, "echo up; exec sleep 1000")
 	wanted.Lines = true
-	s, display := newTestSupervisor(t, "run", wanted)
+	s, display := newTestSupervisor(t, "late", wanted)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	display.wait(t, "ready up")
 	pid := waitPID(t, wanted.PIDFile)
-	for range 2 {
+	for _, wasUp := range []bool{false, true} {
 		node, err := os.FindProcess(waitPID(t, s.plan.Node.PIDFile))
 		require.NoError(t, err)
 		require.NoError(t, node.Kill())
 		display.wait(t, "node exited: node exited unexpectedly (signal: killed)")
-		display.wait(t, "found it with up")
+		display.wait(t, fmt.Sprintf("found it with up, ready before: %t", wasUp))
 		display.mu.Lock()
 		display.lines = nil
 		display.mu.Unlock()

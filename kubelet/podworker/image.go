@@ -3,6 +3,7 @@ package podworker
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,15 +126,10 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 	})
 }
 
-// looksUpImage reports whether an image of the container is looked up, which takes a moment.
-func (w *worker) looksUpImage(name string) bool {
-	for key, o := range w.ops {
-		image, ok := strings.CutPrefix(key, opImage)
-		if ok && o.brief && (image == name || strings.HasPrefix(image, name+"/")) {
-			return true
-		}
-	}
-	return false
+// looksUpImage reports whether the container's image or one of its image volumes is looked up, which takes a moment.
+func (w *worker) looksUpImage(c *corev1.Container) bool {
+	brief := func(key string) bool { o := w.ops[opImage+key]; return o != nil && o.brief }
+	return brief(c.Name) || slices.ContainsFunc(w.imageVolumes(c), func(v *corev1.Volume) bool { return brief(imageVolumeKey(c, v.Name)) })
 }
 
 // withImageReason adds the reason and remedy of an image's error for the timeline.

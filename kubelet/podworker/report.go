@@ -70,7 +70,7 @@ func (w *worker) isReplacing() bool {
 		if c == nil || c.State != container.StateExited || w.runtime.Find(c.Name).ID != id {
 			continue
 		}
-		if w.ops[opContainer+c.Name] != nil || w.looksUpImage(c.Name) {
+		if spec, _ := podutil.FindContainer(&w.pod.Spec, c.Name); w.ops[opContainer+c.Name] != nil || spec != nil && w.looksUpImage(spec) {
 			return true
 		}
 	}

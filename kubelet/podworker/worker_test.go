@@ -267,9 +267,7 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 			f.waitFor("it is stopped", func() bool { return f.runtime.Calls("StopContainer") == 1 })
 			f.runtime.Exit("main", 0)
 			stop()
-			f.waitStatus(p.UID, "running again", func(s corev1.PodStatus) bool {
-				return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
-			})
+			f.waitStatus(p.UID, "running again", mainIsReplaced)
 			f.statuses.mu.Lock()
 			require.Empty(t, f.statuses.refused)
 			f.statuses.mu.Unlock()
@@ -284,11 +282,9 @@ func TestChangedContainerIsStartedAgainWhateverItsPolicy(t *testing.T) {
 func TestReplacedContainerIsNotReportedInBetween(t *testing.T) {
 	f := newFixture(t)
 	f.runtime.AddImage("app:2")
-	found := f.replaceMain(pod("a"), "ImageStatus")
+	found := f.replaceMain("ImageStatus")
 	found()
-	f.waitStatus("uid-a", "running again", func(s corev1.PodStatus) bool {
-		return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
-	})
+	f.waitStatus("uid-a", "running again", mainIsReplaced)
 	f.statuses.mu.Lock()
 	defer f.statuses.mu.Unlock()
 	require.Zero(t, f.statuses.unready)
@@ -297,18 +293,22 @@ func TestReplacedContainerIsNotReportedInBetween(t *testing.T) {
 // TestReplacedContainerIsReportedWhileItsImageIsPulled has the image pulled, which may take minutes.
 func TestReplacedContainerIsReportedWhileItsImageIsPulled(t *testing.T) {
 	f := newFixture(t)
-	pulled := f.replaceMain(pod("a"), "PullImage")
+	pulled := f.replaceMain("PullImage")
 	f.waitStatus("uid-a", "not ready", func(s corev1.PodStatus) bool { return !running(s) && s.ContainerStatuses[0].State.Running == nil })
 	pulled()
-	f.waitStatus("uid-a", "running again", func(s corev1.PodStatus) bool {
-		return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
-	})
+	f.waitStatus("uid-a", "running again", mainIsReplaced)
 }
 
-// replaceMain runs the Pod and has its container replaced by one of image app:2. It returns when the end of the first one and of its stop
+// mainIsReplaced reports whether the container of image app:2 runs in the place of the first one.
+func mainIsReplaced(s corev1.PodStatus) bool {
+	return running(s) && s.ContainerStatuses[0].RestartCount == 1 && s.ContainerStatuses[0].Image == "app:2"
+}
+
+// replaceMain runs Pod a and has its container replaced by one of image app:2. It returns when the end of the first one and of its stop
 // are known, and how to end the call of the runtime's method that the next image waits for.
-func (f *fixture) replaceMain(p *corev1.Pod, imageCall string) (release func()) {
+func (f *fixture) replaceMain(imageCall string) (release func()) {
 	f.t.Helper()
+	p := pod("a")
 	f.add(p)
 	before := f.waitStatus(p.UID, "running", running)
 	_, id, _ := strings.Cut(before.ContainerStatuses[0].ContainerID, "://")

@@ -191,6 +191,10 @@ func (a *testNode) remove() {
 	require.NoError(a.t, last.Close())
 	_ = a.daemon.Process.Signal(syscall.SIGTERM)
 	_ = a.daemon.Wait()
+	// A shim whose bundle containerd was removing may still run: `berth up` stops such shims when it stops.
+	if _, err := a.runtime.KillOrphanShims(ctx); err != nil {
+		a.t.Logf("end the shims of %s: %v", a.name, err)
+	}
 	_ = exec.Command("ip", "link", "delete", a.runtime.Bridge).Run() // it may not exist
 	for _, file := range append(glob(a.runtime.NetworkCache()), a.runtime.RunDir) {
 		require.NoError(a.t, os.RemoveAll(file))

@@ -283,6 +283,14 @@ func (w *fixture) node(name types.NodeName, change ...func(*corev1.Node)) {
 	w.engine.NodeChanged(name)
 }
 
+func (w *fixture) deleteNode(name types.NodeName) {
+	node, _, err := w.nodes.GetByKey(string(name))
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.nodes.Delete(node))
+	w.statuses.withLock(func() { w.statuses.gone[name] = true })
+	w.engine.NodeChanged(name)
+}
+
 func disk(name string, modes ...corev1.PersistentVolumeAccessMode) *volume.Spec {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pv.Spec.AccessModes = modes

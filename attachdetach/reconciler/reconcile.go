@@ -49,7 +49,9 @@ func (e *Engine) reconcileDirty(ctx context.Context) {
 			return
 		}
 		for node := range dirty.nodes {
-			for _, attached := range e.deps.Actual.GetAttachedVolumesForNode(node) {
+			attachedVolumes := e.deps.Actual.GetAttachedVolumesForNode(node)
+			e.trackDeletion(node, len(attachedVolumes) > 0)
+			for _, attached := range attachedVolumes {
 				if e.backoffs != nil { // the node's previous state may have caused the failures
 					e.backoffs.ForgetFailures(attached.VolumeName, operationexecutor.OperationNode(attached.VolumeSpec, node))
 				}
@@ -296,7 +298,17 @@ func (e *Engine) onStartError(pair cache.VolumeNode, err error, operation string
 	}
 }
 
-// nodeFacts returns the state of the node.
+// trackDeletion records when a Node was deleted, or that it exists again, while Pods still use its volumes: the decision to
+// detach them comes later, and must not begin the grace period then.
+func (e *Engine) trackDeletion(name types.NodeName, hasVolumes bool) {
+	if hasVolumes {
+		e.nodeFacts(name)
+	} else {
+		delete(e.goneSince, name)
+	}
+}
+
+// nodeFacts returns the state of the node. It records since when the Node is missing.
 func (e *Engine) nodeFacts(name types.NodeName) nodeFacts {
 	if e.deps.Nodes == nil {
 		return nodeFacts{}

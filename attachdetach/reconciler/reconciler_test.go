@@ -117,10 +117,7 @@ func TestDeletedNodeHasNothingMountedAfterItsLease(t *testing.T) {
 	w.node("a")
 	pod := w.attachAndMount("d", "a")
 	w.deletePod(pod, "a", "d")
-	node, _, _ := w.nodes.GetByKey("a")
-	require.NoError(t, w.nodes.Delete(node))
-	w.statuses.withLock(func() { w.statuses.gone["a"] = true })
-	w.engine.NodeChanged("a")
+	w.deleteNode("a")
 	w.waitIdle()
 	w.clock.Step(reconciler.DefaultNodeGoneGrace - 1)
 	w.waitIdle()
@@ -128,6 +125,48 @@ func TestDeletedNodeHasNothingMountedAfterItsLease(t *testing.T) {
 	w.clock.Step(1)
 	w.waitState("d", "a", detached)
 	require.Empty(t, w.forced, "that is no forced detach")
+}
+
+// B-17: the Pods of a deleted Node are deleted later than the Node, and their volumes do not wait for the lease again.
+func TestGraceOfADeletedNodeStartsWithItsDeletion(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	w.node("a")
+	pod := w.attachAndMount("d", "a")
+	w.deleteNode("a")
+	w.waitIdle()
+	w.clock.Step(reconciler.DefaultNodeGoneGrace)
+	w.waitIdle()
+	require.Zero(t, w.storage.count("detach d a"), "a Pod uses it")
+	w.deletePod(pod, "a", "d")
+	w.waitState("d", "a", detached)
+	require.Empty(t, w.forced, "that is no forced detach")
+}
+
+// B-17: a Node that was created again and is deleted again had a lease of its own.
+func TestNodeThatIsDeletedTwice(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	w.node("a")
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
+	w.deleteNode("a")
+	w.waitIdle()
+	again := w.pod("ns", "again", "a", disk("d"))
+	w.waitIdle()
+	w.node("a")
+	w.statuses.withLock(func() { w.statuses.gone["a"] = false })
+	w.waitIdle()
+	w.clock.Step(time.Hour)
+	w.deleteNode("a")
+	w.waitIdle()
+	w.deletePod(again, "a", "d")
+	w.waitIdle()
+	w.clock.Step(reconciler.DefaultNodeGoneGrace - 1)
+	w.waitIdle()
+	require.Zero(t, w.storage.count("detach d a"), "the second lease has not expired")
+	w.clock.Step(1)
+	w.waitState("d", "a", detached)
 }
 
 // the timer starts once, and afresh when the Pod has been back.

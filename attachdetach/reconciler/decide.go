@@ -106,15 +106,18 @@ type attachFacts struct {
 	// shareable is set if several nodes may have the volume; elsewhere if another node has or may have it.
 	shareable bool
 	elsewhere bool
+	// undecided is set if no other node has the volume for certain, and none that may have it is going to release it.
+	undecided bool
 }
 
 // decideAttach decides for a pair that is desired and has no pending operation. An exclusive volume that another node has
-// or may have is not attached: the other attachment has to end first.
+// or may have is not attached: the other attachment has to end first. But of several nodes that may have it, and on all of
+// which Pods use it, none would ever release it: they try one after the other, and the storage decides which one has it.
 func decideAttach(f attachFacts) decision {
 	switch {
 	case f.state == cache.AttachStateAttached:
 		return decision{action: actionNone}
-	case !f.shareable && f.elsewhere:
+	case !f.shareable && f.elsewhere && !(f.undecided && f.state == cache.AttachStateUncertain):
 		return decision{action: actionReportMultiAttach}
 	}
 	return decision{action: actionAttach}

@@ -55,6 +55,9 @@ func TestDecideAttach(t *testing.T) {
 		{attachFacts{state: cache.AttachStateDetached, elsewhere: true}, actionReportMultiAttach},
 		{attachFacts{state: cache.AttachStateUncertain, elsewhere: true}, actionReportMultiAttach},
 		{attachFacts{state: cache.AttachStateDetached, elsewhere: true, shareable: true}, actionAttach},
+		{attachFacts{state: cache.AttachStateUncertain, elsewhere: true, undecided: true}, actionAttach},
+		{attachFacts{state: cache.AttachStateDetached, elsewhere: true, undecided: true}, actionReportMultiAttach},
+		{attachFacts{state: cache.AttachStateAttached, elsewhere: true, undecided: true}, actionNone},
 	} {
 		require.Equal(t, test.want, decideAttach(test.facts).action, "%+v", test.facts)
 	}

@@ -90,6 +90,58 @@ func TestUncertainAttachmentIsDetachedFirst(t *testing.T) {
 	require.Empty(t, w.storage.problems)
 }
 
+// B-11: where Pods use the volume on all nodes that may have it, none of the nodes waits for another one to release it.
+func TestUncertainAttachmentsThatAreAllUsed(t *testing.T) {
+	w := newFixture(t)
+	w.storage.withLock(func() {
+		w.storage.attach = func(_ string, node types.NodeName) (bool, error) {
+			if node == "a" {
+				return false, errors.New("in use on node b")
+			}
+			return true, nil
+		}
+		w.storage.on["d"] = map[types.NodeName]bool{"b": true}
+	})
+	for _, node := range []types.NodeName{"a", "b", "c"} {
+		w.node(node)
+		w.pod("ns", "pod-"+string(node), node, disk("d"))
+	}
+	for _, node := range []types.NodeName{"a", "b"} { // as after a restart, from VolumeAttachments of another controller
+		require.NoError(t, w.actual.MarkVolumeAsUncertain(unique("d"), disk("d"), node))
+		w.setMounted(node)
+	}
+	w.start()
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.actual.GetAttachState(unique("d"), "b") == attached },
+		"the storage decides")
+	require.Zero(t, w.storage.count("attach d c"), "c certainly does not have it")
+	tries := w.storage.count("attach d a")
+	w.clock.Step(time.Hour)
+	w.waitIdle()
+	require.Equal(t, tries, w.storage.count("attach d a"), "now b has it for certain")
+	require.Empty(t, w.storage.problems)
+}
+
+// B-11: a node that no Pod uses it on releases it first.
+func TestUncertainAttachmentsOfWhichOneIsUnused(t *testing.T) {
+	w := newFixture(t)
+	for _, node := range []types.NodeName{"a", "b", "c"} {
+		w.node(node)
+		require.NoError(t, w.actual.MarkVolumeAsUncertain(unique("d"), disk("d"), node))
+	}
+	w.setMounted("a")
+	w.setMounted("b")
+	w.setMounted("c", "d")
+	w.pod("ns", "pod-a", "a", disk("d"))
+	w.pod("ns", "pod-b", "b", disk("d"))
+	w.start()
+	w.clock.Step(time.Minute)
+	w.waitIdle()
+	require.Zero(t, w.storage.count("attach d a")+w.storage.count("attach d b"), "c has it mounted")
+	w.setMounted("c")
+	w.eventually(func() bool { return len(w.actual.GetNodesForAttachedVolume(unique("d"))) == 1 }, "c has released it")
+	require.Empty(t, w.storage.problems)
+}
+
 // a volume that hangs on another node is found and released there.
 func TestDanglingAttachment(t *testing.T) {
 	w := newFixture(t)

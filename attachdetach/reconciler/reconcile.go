@@ -3,7 +3,9 @@ package reconciler
 import (
 	"context"
 	"errors"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -269,6 +271,7 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 			}
 		}
 		facts.elsewhere = len(others) > 0
+		facts.undecided = !slices.ContainsFunc(others, func(node types.NodeName) bool { return e.keepsOrReleases(pair.Volume, node) })
 	}
 	switch decideAttach(facts).action {
 	case actionNone:
@@ -282,6 +285,13 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 			e.onStartError(pair, err, "attach")
 		}
 	}
+}
+
+// keepsOrReleases reports whether the node has the volume for certain, or is going to release it because no Pod there uses it
+// or because another controller manages the node.
+func (e *Engine) keepsOrReleases(name corev1.UniqueVolumeName, node types.NodeName) bool {
+	return e.deps.Actual.GetAttachState(name, node) == cache.AttachStateAttached ||
+		!e.deps.Desired.VolumeExists(name, node) || !e.manages(node)
 }
 
 // onStartError schedules the next attempt after an operation could not be started.

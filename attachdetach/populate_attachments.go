@@ -55,8 +55,13 @@ func (f *populator) onAttachmentDeleted(name string) {
 	if !ok || f.deferWhilePending(pair, name) {
 		return
 	}
-	delete(f.attachments.pairs, name)
 	attached, known := f.actual.GetAttachedVolume(pair.Volume, pair.Node)
+	// An attach may have created it again since the read that found nothing. What is read after the state is not older than what
+	// the state shows.
+	if _, err := f.listers.attachmentLister.Get(name); !apierrors.IsNotFound(err) {
+		return // its creation comes next
+	}
+	delete(f.attachments.pairs, name)
 	if !known {
 		return
 	}

@@ -94,6 +94,7 @@ func (f *populator) rebuildNode(node *corev1.Node) {
 	}
 	// This is what the status says, so there is nothing to write.
 	f.actual.GetVolumesToReportAttachedForNode(types.NodeName(node.Name))
+	f.actual.ForgetNode(types.NodeName(node.Name))
 }
 
 // rebuildSpec sets the volume of an attachment that is known by name only. Nothing runs yet that could change it.

@@ -119,6 +119,8 @@ type attachment struct {
 // nodeEntry is a node that has attachments, or had some that its status still lists.
 type nodeEntry struct {
 	volumes map[corev1.UniqueVolumeName]*attachment
+	// writing is set from when the list is read for a write until ForgetNode: if the write fails, the node is flagged again.
+	writing bool
 }
 
 var (
@@ -285,7 +287,7 @@ func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *a
 
 // prune forgets a node without attachments whose status is written. The caller holds mu.
 func (a *Actual) prune(node types.NodeName) {
-	if entry := a.nodes[node]; entry != nil && len(entry.volumes) == 0 {
+	if entry := a.nodes[node]; entry != nil && len(entry.volumes) == 0 && !entry.writing {
 		if _, ok := a.statusDirty[node]; !ok {
 			delete(a.nodes, node)
 		}

@@ -64,8 +64,7 @@ func (a *Actual) GetVolumesToReportAttached() map[types.NodeName][]corev1.Attach
 	defer a.mu.Unlock()
 	all := make(map[types.NodeName][]corev1.AttachedVolume, len(a.statusDirty))
 	for node := range a.statusDirty {
-		all[node] = a.reportedVolumes(node)
-		delete(a.statusDirty, node)
+		all[node] = a.takeReport(node)
 	}
 	return all
 }
@@ -77,8 +76,16 @@ func (a *Actual) GetVolumesToReportAttachedForNode(node types.NodeName) (bool, [
 	if _, ok := a.statusDirty[node]; !ok {
 		return false, nil
 	}
+	return true, a.takeReport(node)
+}
+
+// takeReport returns the volumes that the node's status should list, and clears the flag. The caller holds mu.
+func (a *Actual) takeReport(node types.NodeName) []corev1.AttachedVolume {
 	delete(a.statusDirty, node)
-	return true, a.reportedVolumes(node)
+	if entry := a.nodes[node]; entry != nil {
+		entry.writing = true
+	}
+	return a.reportedVolumes(node)
 }
 
 // GetNodesToUpdateStatusFor implements ActualStateOfWorld.
@@ -89,7 +96,7 @@ func (a *Actual) GetNodesToUpdateStatusFor() []types.NodeName {
 }
 
 // reportedVolumes returns the volumes that the node's status should list, sorted so that equal lists have equal bytes. The
-// node's entry is kept, so that the node can be flagged again if the write fails. The caller holds mu.
+// caller holds mu.
 func (a *Actual) reportedVolumes(node types.NodeName) []corev1.AttachedVolume {
 	volumes := []corev1.AttachedVolume{}
 	if entry := a.nodes[node]; entry != nil {
@@ -120,9 +127,13 @@ func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVo
 	a.markStatusDirty(node)
 }
 
-// ForgetNode forgets a node whose status has been written, or that no longer exists, if nothing is attached to it.
+// ForgetNode ends the write of the node's status, which has succeeded or is not necessary, and forgets the node if nothing is
+// attached to it.
 func (a *Actual) ForgetNode(node types.NodeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if entry := a.nodes[node]; entry != nil {
+		entry.writing = false
+	}
 	a.prune(node)
 }

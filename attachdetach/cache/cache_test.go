@@ -166,6 +166,26 @@ func TestActual(t *testing.T) {
 	require.Empty(t, a.Counts())
 }
 
+// a node whose last attachment ends while its list is being written is flagged again if that write fails.
+func TestWriteThatFailsAfterTheLastAttachment(t *testing.T) {
+	a, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins})
+	require.NoError(t, err)
+	require.NoError(t, a.MarkVolumeAsAttached(v, spec("v"), "a", ""))
+	a.GetVolumesToReportAttached()
+	a.ForgetNode("a") // written
+	require.NoError(t, a.RemoveVolumeFromReportAsAttached(v, "a"))
+	flagged, _ := a.GetVolumesToReportAttachedForNode("a")
+	require.True(t, flagged)
+	a.MarkVolumeAsDetached(v, "a")
+	a.SetNodeStatusUpdateNeeded("a") // not written
+	flagged, list := a.GetVolumesToReportAttachedForNode("a")
+	require.True(t, flagged, "the status still lists the volume")
+	require.Empty(t, list)
+	a.ForgetNode("a")
+	a.SetNodeStatusUpdateNeeded("a")
+	require.Empty(t, a.GetNodesToUpdateStatusFor(), "written, and nothing is known of the node any more")
+}
+
 // B-13, B-12: a verdict on what has changed since is not applied.
 func TestVerdicts(t *testing.T) {
 	a, err := cache.NewActualStateOfWorld(cache.Deps{Plugins: plugins})

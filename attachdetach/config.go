@@ -63,8 +63,17 @@ type Config struct {
 	// StatusWriters is how many node statuses are written at once. Default 16.
 	StatusWriters int
 	// NodeSelector is the nodes to work for, so that the controller can run beside another one. Nil means all nodes.
-	// With a selector, VolumeAttachments of nodes that do not exist are ignored: another controller may own them.
+	// With a selector, VolumeAttachments of nodes that do not exist are ignored, because another controller may own them,
+	// unless a controller with this selector has created them, which csi.AnnOwner records.
 	NodeSelector labels.Selector
+}
+
+// owner returns the controller's name on the VolumeAttachments that it creates, empty if it is the only controller.
+func (c Config) owner() string {
+	if c.NodeSelector == nil {
+		return ""
+	}
+	return c.NodeSelector.String()
 }
 
 func (d Deps) complete() (Deps, error) {

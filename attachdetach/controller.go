@@ -116,7 +116,7 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 	plugin, err := csi.New(csi.Deps{
 		Client: c.deps.Client, Attachments: storage.VolumeAttachments(), Drivers: storage.CSIDrivers(),
 		Logger: c.deps.Logger, Clock: c.deps.Clock,
-	}, csi.Config{Timeout: c.config.AttachTimeout})
+	}, csi.Config{Timeout: c.config.AttachTimeout, Owner: c.config.owner()})
 	if err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func (f *populator) deferWhilePending(pair cache.VolumeNode, name string) bool {
 }
 
 // resolveAttachment finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
-// no attachment are ignored, as are those of deleted nodes that may have had another controller. Those of
+// no attachment are ignored, as are those of deleted nodes that may have had another controller, unless this one created them. Those of
 // nodes that have another controller count: an exclusive volume that is there must not be attached here.
 func (f *populator) resolveAttachment(va *storagev1.VolumeAttachment) (*volume.Spec, cache.VolumeNode, bool) {
 	none := func(reason string) (*volume.Spec, cache.VolumeNode, bool) {
@@ -100,7 +100,7 @@ func (f *populator) resolveAttachment(va *storagev1.VolumeAttachment) (*volume.S
 	if va.Spec.Source.PersistentVolumeName == nil {
 		return none("it names no persistent volume")
 	}
-	if f.config.NodeSelector != nil {
+	if f.config.NodeSelector != nil && va.Annotations[csi.AnnOwner] != f.config.owner() {
 		if _, err := f.listers.nodes.Get(va.Spec.NodeName); err != nil {
 			return none("its node is gone, and may have been another controller's")
 		}

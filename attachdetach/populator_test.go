@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/attachdetach/csi"
 )
 
 // sync returns when the controller has processed all earlier changes: then it has attached a disk of its own.
@@ -262,4 +263,33 @@ func TestNodeThatIsTakenAway(t *testing.T) {
 	require.NotNil(t, w.attachment("d", "a"))
 	require.True(t, w.reported("d", "a"))
 	require.Equal(t, driver, w.attachment("d", "a").Spec.Attacher)
+}
+
+// A controller for some nodes that starts after one of them was deleted detaches that node's volumes, and leaves those of others.
+func TestNodeThatIsDeletedWhileItsControllerIsDown(t *testing.T) {
+	w := newFixture(t)
+	ours := func(n *corev1.Node) { n.Labels = map[string]string{"pool": "ours"} }
+	w.node("a", ours)
+	w.node("z", ours)
+	w.disk("d")
+	w.disk("e")
+	config := attachdetach.Config{NodeSelector: labels.SelectorFromSet(labels.Set{"pool": "ours"})}
+	w.start(config)
+	w.pod("web", "a", "d")
+	w.eventually(w.attachedAndReported("d", "a"), "first")
+	w.stopController()
+	require.NoError(t, w.client.CoreV1().Nodes().Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	w.deletePod("web")
+	foreign := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: csi.AttachmentName(driver, "e", "gone"), UID: "foreign"}}
+	foreign.Spec = storagev1.VolumeAttachmentSpec{
+		Attacher: driver, NodeName: "gone", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv-e")},
+	}
+	foreign.Status.Attached = true
+	require.NoError(t, w.client.Tracker().Add(foreign))
+
+	w.start(config)
+	w.pod("web2", "z", "d")
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.attachedAndReported("d", "z")() }, "the disk must move")
+	require.Nil(t, w.attachment("d", "a"))
+	require.NotNil(t, w.attachment("e", "gone"), "another controller may own it")
 }

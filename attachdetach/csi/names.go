@@ -12,6 +12,9 @@ import (
 // PluginName is the name of the plugin, the first part of the unique names of its volumes.
 const PluginName = "kubernetes.io/csi"
 
+// AnnOwner is the annotation of a VolumeAttachment that names the controller which created it, where there are several.
+const AnnOwner = "attachdetach.berth.dev/owner"
+
 // separator divides driver and handle. A driver's name is a DNS name and never contains it; a handle may.
 const separator = "^"
 

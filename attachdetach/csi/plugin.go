@@ -40,6 +40,8 @@ type Deps struct {
 type Config struct {
 	// Timeout is how long an attach or a detach may take before it counts as failed. Default DefaultTimeout.
 	Timeout time.Duration
+	// Owner, if not empty, is the value of AnnOwner of the VolumeAttachments that the plugin creates.
+	Owner string
 }
 
 // Plugin is the operationexecutor.AttachablePlugin of CSI volumes. It is safe for concurrent use.
@@ -50,6 +52,7 @@ type Plugin struct {
 	logger      *slog.Logger
 	clock       clock.Clock
 	timeout     time.Duration
+	annotations map[string]string // of new VolumeAttachments
 
 	mu sync.Mutex // guards the two below
 	// waiters are the signals to set at each change of a VolumeAttachment, by its name.
@@ -84,6 +87,9 @@ func New(deps Deps, config Config) (*Plugin, error) {
 		client: deps.Client, attachments: deps.Attachments.Lister(), drivers: deps.Drivers.Lister(),
 		logger: deps.Logger, clock: deps.Clock, timeout: config.Timeout,
 		waiters: make(map[string]map[wakeup.Signal]struct{}), deleted: make(map[types.UID]struct{}),
+	}
+	if config.Owner != "" {
+		p.annotations = map[string]string{AnnOwner: config.Owner}
 	}
 	if p.logger == nil {
 		p.logger = slog.New(slog.DiscardHandler)
@@ -180,7 +186,7 @@ func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 	_, err := p.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
 		_, err = p.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: p.annotations},
 			Spec: storagev1.VolumeAttachmentSpec{
 				Attacher: source.Driver, NodeName: string(node),
 				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PV.Name},

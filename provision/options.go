@@ -105,7 +105,9 @@ func NodesInformer(informer cache.SharedInformer) Option {
 }
 
 // ResyncPeriod is how often claims, volumes and classes are synced although nothing changed. A resync is the safety net
-// for lost events, and allows one more try for what was given up. Zero switches it off. Defaults to 15 minutes.
+// for lost events, and allows one more try for what was given up. Zero switches it off. Defaults to 15 minutes. An informer
+// of the caller that was created without a resync period, or that is started with a longer one before the controller runs,
+// resyncs only as it was created.
 func ResyncPeriod(resyncPeriod time.Duration) Option {
 	return set(func(s *settings) error {
 		if err := atLeast("ResyncPeriod", resyncPeriod, 0); err != nil {

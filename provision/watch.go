@@ -71,7 +71,7 @@ func (e *engine) subscribe() error {
 			UpdateFunc: func(_, obj any) { e.onClass(obj) },
 		}},
 	} {
-		registration, err := s.informer.AddEventHandler(s.handler)
+		registration, err := s.informer.AddEventHandlerWithResyncPeriod(s.handler, e.settings.resyncPeriod)
 		if err != nil {
 			e.unsubscribe()
 			return fmt.Errorf("watch %s: %w", s.what, err)

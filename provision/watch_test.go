@@ -2,9 +2,11 @@ package provision_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +49,31 @@ func TestInformersOfTheCaller(t *testing.T) {
 			synctest.Wait()
 			require.Len(t, factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().ListKeys(), 2)
 			require.Equal(t, 1, p.callCount())
+		})
+	}
+}
+
+// ResyncPeriod is also the period of informers of the caller, whatever their own is.
+func TestInformersOfTheCallerResync(t *testing.T) {
+	for _, period := range []time.Duration{time.Minute, 10 * time.Hour} {
+		runSynctest("their own period="+period.String(), t, func(t *testing.T) {
+			api := newFakeAPI(newClass("fast"))
+			api.createClaim(t, newClaim("claim", "fast"))
+			ctx, cancel := context.WithCancel(t.Context())
+			factory := informers.NewSharedInformerFactory(api.client(nil), period)
+			defer factory.Shutdown()
+			defer cancel()
+			p := &fakeProvisioner{}
+			p.setProvisionErr(func(provision.VolumeOptions) error { return errors.New("disk full") })
+			s := run(t, api, p, provision.FailedProvisionThreshold(1), provision.ResyncPeriod(time.Hour),
+				provision.ClaimsInformer(factory.Core().V1().PersistentVolumeClaims().Informer()),
+				provision.VolumesInformer(factory.Core().V1().PersistentVolumes().Informer()),
+				provision.ClassesInformer(factory.Storage().V1().StorageClasses().Informer()))
+			factory.StartWithContext(ctx)
+			s.advance(50 * time.Minute)
+			require.Equal(t, 2, p.callCount(), "given up, and no resync yet")
+			s.advance(20 * time.Minute)
+			require.Equal(t, 3, p.callCount(), "the resync allows one more")
 		})
 	}
 }

@@ -123,7 +123,7 @@ func (p *Provisioner) snapshotSource(
 		return nil, errors.New("spec.dataSource: snapshots are not enabled")
 	}
 	snapshot, err := p.dynamic.Resource(snapshots).Namespace(claim.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && !isSnapshotReady(snapshot) {
+	if apierrors.IsNotFound(err) || err == nil && (isLeaving(snapshot, claim) || !isReadyToUse(snapshot)) {
 		p.waits.wait(claim.UID, sourceKey{snapshotKind, claim.Namespace, name})
 	}
 	if err != nil {
@@ -131,9 +131,9 @@ func (p *Provisioner) snapshotSource(
 	}
 	contentName, _, _ := unstructured.NestedString(snapshot.Object, "status", "boundVolumeSnapshotContentName")
 	switch {
-	case snapshot.GetDeletionTimestamp() != nil:
+	case isLeaving(snapshot, claim):
 		return nil, fmt.Errorf("spec.dataSource: snapshot %q is being deleted", name)
-	case !isSnapshotReady(snapshot):
+	case !isReadyToUse(snapshot):
 		return nil, fmt.Errorf("spec.dataSource: snapshot %q is not ready", name)
 	}
 	content, err := p.dynamic.Resource(contents).Get(ctx, contentName, metav1.GetOptions{})
@@ -147,6 +147,13 @@ func (p *Provisioner) snapshotSource(
 	return &csiapi.VolumeContentSource{Type: &csiapi.VolumeContentSource_Snapshot{
 		Snapshot: &csiapi.VolumeContentSource_SnapshotSource{SnapshotId: handle},
 	}}, nil
+}
+
+// isLeaving returns whether a VolumeSnapshot is being deleted and does not wait for the claim. It waits for the claims that were
+// created before, until they are Bound or gone: an earlier process may have begun to create a volume for one of them.
+func isLeaving(snapshot *unstructured.Unstructured, claim *corev1.PersistentVolumeClaim) bool {
+	deleted := snapshot.GetDeletionTimestamp()
+	return deleted != nil && deleted.Before(&claim.CreationTimestamp)
 }
 
 // snapshotHandle returns the driver's id of a snapshot, if the claim may be restored from it.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -175,6 +176,33 @@ func TestVolumeModeMayChange(t *testing.T) {
 			require.NoError(t, err, value)
 		} else {
 			require.ErrorContains(t, err, "is not true", value)
+		}
+	}
+}
+
+// Controllers of snapshots keep one that is being deleted for claims that are Pending. If such a claim got no volume from it, they
+// would wait for each other; an earlier process may have begun to create the volume.
+func TestRestoreFromASnapshotThatIsBeingDeleted(t *testing.T) {
+	deleted := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for after, text := range map[time.Duration]string{-time.Hour: "", 0: "", time.Second: "is being deleted"} {
+		f := newFakeDriver()
+		socket := socketPath(t)
+		f.serve(t, socket)
+		objects := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), snapshotObjects("h", driverName, true, func(snapshot, _ map[string]any) {
+			metadata := snapshot["metadata"].(map[string]any)
+			metadata["deletionTimestamp"], metadata["finalizers"] = deleted.Format(time.RFC3339), []any{"f/f"}
+		})...)
+		p := started(t, csi.Deps{Client: cluster(), Dynamic: objects}, csi.Config{Socket: socket})
+		_, state, err := p.ProvisionContext(t.Context(), options(fromSnapshot, func(o *provision.VolumeOptions) {
+			o.PVC.CreationTimestamp = metav1.NewTime(deleted.Add(after))
+		}))
+		if text == "" {
+			require.NoError(t, err, "the claim was created %v after the deletion", after)
+			require.Equal(t, "h", f.last().GetVolumeContentSource().GetSnapshot().GetSnapshotId())
+		} else {
+			require.ErrorContains(t, err, text)
+			require.Equal(t, provision.ProvisioningNoChange, state)
+			require.Nil(t, f.last())
 		}
 	}
 }

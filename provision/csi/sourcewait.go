@@ -142,11 +142,16 @@ func (p *Provisioner) untilReady(ctx context.Context, source sourceKey) error {
 		&corev1.PersistentVolumeClaim{}, isClaimBound)
 }
 
-// isSnapshotReady returns whether volumes can be created from a VolumeSnapshot.
+// isSnapshotReady returns whether volumes of new claims can be created from a VolumeSnapshot.
 func isSnapshotReady(snapshot *unstructured.Unstructured) bool {
+	return isReadyToUse(snapshot) && snapshot.GetDeletionTimestamp() == nil
+}
+
+// isReadyToUse returns whether a VolumeSnapshot is bound and complete.
+func isReadyToUse(snapshot *unstructured.Unstructured) bool {
 	ready, _, _ := unstructured.NestedBool(snapshot.Object, "status", "readyToUse") // of another type: not ready
 	content, _, _ := unstructured.NestedString(snapshot.Object, "status", "boundVolumeSnapshotContentName")
-	return ready && content != "" && snapshot.GetDeletionTimestamp() == nil
+	return ready && content != ""
 }
 
 // isClaimBound returns whether a claim has a volume that can be cloned.

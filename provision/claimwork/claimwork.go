@@ -187,7 +187,8 @@ func (c *Controller) Retry(keys ...reconcile.Request) {
 	c.runner.Enqueue(keys...)
 }
 
-// VolumeOf gets the claim's volume; nil if it is not the driver's, or not the claim's.
+// VolumeOf gets the claim's volume; nil if it is not the driver's, or not the claim's. One that is being deleted exists until its
+// claim does not.
 func (c *Controller) VolumeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	pv, err := c.Deps.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
@@ -195,7 +196,7 @@ func (c *Controller) VolumeOf(ctx context.Context, claim *corev1.PersistentVolum
 		return nil, nil // then the claim is lost
 	case err != nil:
 		return nil, fmt.Errorf("%s of claim %s/%s: get its volume: %w", c.Config.Work, claim.Namespace, claim.Name, err)
-	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Config.DriverName || pv.DeletionTimestamp != nil:
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Config.DriverName:
 		return nil, nil
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		return nil, nil

@@ -360,6 +360,21 @@ func TestForeignClaimsAreIgnored(t *testing.T) {
 	})
 }
 
+// A PersistentVolume that is being deleted stays until its claim is gone, which may use it for long.
+func TestVolumeWhoseDeletionWaitsForItsClaimIsExpanded(t *testing.T) {
+	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		api.addClaim("leaving", func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			pv.DeletionTimestamp, pv.Finalizers = &metav1.Time{Time: time.Now()}, []string{"kubernetes.io/pv-protection"}
+		})
+		api.request("leaving", gib(2))
+		synctest.Wait()
+		require.Equal(t, []int64{2}, api.driver.calls())
+		api.expandOnNode("leaving")
+		synctest.Wait()
+		done(t, api, "leaving", "2Gi")
+	})
+}
+
 func TestIdleClaimsCostNothing(t *testing.T) {
 	run(t, func(api *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		api.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })

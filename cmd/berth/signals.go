@@ -18,9 +18,9 @@ import (
 // signalExitCode returns the exit code of a command that ended early because ctx was cancelled.
 func signalExitCode(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
-// isInterrupted reports whether an error only says that the work was cancelled.
+// isInterrupted reports whether an error only says that the work was cancelled, or by which signal.
 func isInterrupted(err error) bool {
-	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
+	return errors.Is(err, context.Canceled) || errors.As(err, new(signals.Signal)) || status.Code(err) == codes.Canceled
 }
 
 // serviceAnnotation marks a command that runs until it is stopped.

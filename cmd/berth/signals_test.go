@@ -25,6 +25,7 @@ func TestExitCodeIsThatOfTheSignal(t *testing.T) {
 		work, serve := &cobra.Command{}, markService(&cobra.Command{})
 		for _, err := range []error{
 			fmt.Errorf("list: %w", context.Canceled), fmt.Errorf("call: %w", status.Error(codes.Canceled, "as it was")),
+			fmt.Errorf("wait: %w", context.Cause(ctx)),
 		} {
 			got, ok := interruptedExitCode(ctx, work, err)
 			require.True(t, ok)

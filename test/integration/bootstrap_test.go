@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-dev/berth/up"
 )
 
 const (
@@ -57,6 +59,8 @@ func TestJoinByBootstrapToken(t *testing.T) {
 		require.Regexp(t, `(?m)^kubelet_`+name+`_expiration_renew_errors \d+$`, scraped)
 	}
 
+	proxy := filepath.Join(up.MemberDir(filepath.Join(a.root(), "berth")), "kube-proxy.kubeconfig")
+	require.NoError(t, c.poll(func(context.Context) bool { return exists(proxy) }), "a node that has not stored a certificate requests another one")
 	stop()
 	require.NoError(t, client.CoreV1().Secrets("kube-system").Delete(t.Context(), "bootstrap-token-"+tokenID, metav1.DeleteOptions{}))
 	require.NoError(t, os.Remove(bootstrap))

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 var (
@@ -295,7 +297,8 @@ func programs(cgroup string) string {
 		text, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
 		name := strings.TrimSpace(string(text))
 		program, err := os.Readlink(filepath.Join("/proc", pid, "exe")) // which fails for a process that has ended
-		if err == nil && name != "pause" && !strings.HasPrefix(name, "runc") && !strings.Contains(program, "runc") {
+		if err == nil && name != "pause" && !strings.HasPrefix(name, "runc") && !strings.Contains(program, "runc") &&
+			filepath.Base(program) != containerd.ShimProgram(containerd.RuntimeBerth) {
 			names = append(names, name+" "+program)
 		}
 	}

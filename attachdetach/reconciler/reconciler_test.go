@@ -119,11 +119,7 @@ func TestDeletedNodeHasNothingMountedAfterItsLease(t *testing.T) {
 	w.deletePod(pod, "a", "d")
 	w.deleteNode("a")
 	w.waitIdle()
-	w.clock.Step(reconciler.DefaultNodeGoneGrace - 1)
-	w.waitIdle()
-	require.Zero(t, w.storage.count("detach d a"))
-	w.clock.Step(1)
-	w.waitState("d", "a", detached)
+	w.requireDetachAfterGrace()
 	require.Empty(t, w.forced, "that is no forced detach")
 }
 
@@ -162,9 +158,16 @@ func TestNodeThatIsDeletedTwice(t *testing.T) {
 	w.waitIdle()
 	w.deletePod(again, "a", "d")
 	w.waitIdle()
+	w.requireDetachAfterGrace()
+}
+
+// requireDetachAfterGrace requires that the volume d is detached from the Node a, which has just been deleted, when its lease has
+// expired, and not before.
+func (w *fixture) requireDetachAfterGrace() {
+	w.t.Helper()
 	w.clock.Step(reconciler.DefaultNodeGoneGrace - 1)
 	w.waitIdle()
-	require.Zero(t, w.storage.count("detach d a"), "the second lease has not expired")
+	require.Zero(w.t, w.storage.count("detach d a"), "the lease has not expired")
 	w.clock.Step(1)
 	w.waitState("d", "a", detached)
 }

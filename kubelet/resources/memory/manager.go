@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -70,8 +69,8 @@ func New(deps Deps, config Config) (*Manager, error) {
 	return m, nil
 }
 
-// Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or
-// does not match the machine and what is reserved. A damaged one is set aside. found is false if there
+// Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or if the
+// machine has not the memory that containers have by it. A damaged one is set aside. found is false if there
 // is none then.
 func (m *Manager) Open() (found bool, err error) {
 	read, found, err := m.readState()
@@ -95,33 +94,32 @@ func (m *Manager) Open() (found bool, err error) {
 	return found, writeState(m.config.Dir, m.policy, m.state)
 }
 
-// checkState compares the state with the nodes of the machine, and sets those of an empty one.
+// checkState counts what containers have on the nodes of the machine as it is now, and sets those of an empty state. A machine's memory
+// changes: it is added to a virtual machine that runs, and another kernel or other huge pages leave more or less of it. Upstream
+// does not start then. Here it is enough that the machine still has what containers have.
 func (m *Manager) checkState(fresh nodeMap) (changed bool, err error) {
-	if len(m.state.nodes) == 0 {
-		if len(m.state.given) > 0 {
-			return false, errors.New("it has containers, and no NUMA nodes")
-		}
-		m.state.nodes = fresh
-		return true, nil
+	if len(m.state.nodes) == 0 && len(m.state.given) > 0 {
+		return false, errors.New("it has containers, and no NUMA nodes")
 	}
-	for _, uid := range slices.Sorted(maps.Keys(m.state.given)) {
-		for _, name := range slices.Sorted(maps.Keys(m.state.given[uid])) {
-			for _, b := range m.state.given[uid][name] {
-				if err := fresh.check(b); err != nil {
-					return false, fmt.Errorf("memory of container %q of Pod %s: %w", name, uid, err)
-				}
-				fresh.take(b, 0)
-			}
+	what := m.state.nodes.differs(fresh)
+	for _, o := range m.state.given.owned() {
+		if err := fresh.check(o.Block); err != nil {
+			return false, fmt.Errorf("memory of container %q of Pod %s: %w", o.container, o.uid, err)
+		}
+		if lacking := fresh.take(o.Block, 0); lacking > 0 && what != "" {
+			return false, fmt.Errorf("%s differs from that of the machine and its configuration, and container %q of Pod %s has %s of NUMA nodes %v, %d bytes more than is left there",
+				what, o.container, o.uid, o.Type, o.NUMAAffinity, lacking)
 		}
 	}
-	if what := m.state.nodes.differs(fresh); what != "" {
-		return false, fmt.Errorf("%s differ from those of the machine and its configuration", what)
-	}
-	if m.state.nodes.givesAs(fresh) {
+	switch {
+	case len(m.state.nodes) == 0:
+	case what != "":
+		m.logger.Info("the memory that containers can have has changed since the kubelet ran last; what they have is kept", "changed", what)
+	case m.state.nodes.givesAs(fresh):
 		return false, nil
 	}
-	// Where a container has had memory of a node that gives memory together with others, too, as its CPUs were there, the groups are
-	// those of the last one that got any. Upstream does not start with such a state, though it makes it itself.
+	// Nothing else may have changed: where a container has had memory of a node that gives memory together with others, too, as its CPUs
+	// were there, the groups are those of the last one that got any. Upstream does not start with such a state, though it makes it itself.
 	m.state.nodes = fresh
 	return true, nil
 }

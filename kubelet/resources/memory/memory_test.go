@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/kubelet/resources/hints"
+	"github.com/berth-dev/berth/kubelet/resources/machine"
 	"github.com/berth-dev/berth/kubelet/resources/machine/machinetest"
 	"github.com/berth-dev/berth/kubelet/resources/memory"
 	"github.com/berth-dev/berth/kubelet/resources/metrics"
@@ -34,8 +35,14 @@ func podOf(uid string, containers ...corev1.Container) *corev1.Pod {
 // open returns a Manager of two nodes of 16 GiB, 2 GiB of them huge pages and 1 GiB reserved.
 func open(t *testing.T, dir string, static bool) (*memory.Manager, error) {
 	t.Helper()
+	return openOn(t, dir, machinetest.New(2, 1, 4, 1), static)
+}
+
+// openOn returns a Manager of a machine of which each of the first two nodes has 1 GiB reserved.
+func openOn(t *testing.T, dir string, topology *machine.Topology, static bool) (*memory.Manager, error) {
+	t.Helper()
 	reserved := memory.Reservation{0: {corev1.ResourceMemory: 1 << 30}, 1: {corev1.ResourceMemory: 1 << 30}}
-	m, err := memory.New(memory.Deps{Topology: machinetest.New(2, 1, 4, 1), Metrics: metrics.New()}, memory.Config{Static: static, Reserved: reserved, Dir: dir})
+	m, err := memory.New(memory.Deps{Topology: topology, Metrics: metrics.New()}, memory.Config{Static: static, Reserved: reserved, Dir: dir})
 	require.NoError(t, err)
 	_, err = m.Open()
 	return m, err
@@ -148,14 +155,56 @@ func TestStateOfUpstream(t *testing.T) {
 	require.ErrorContains(t, err, `configured policy "None" differs from state checkpoint policy "Static"`)
 }
 
-func TestStatesThatDoNotMatchAreRefused(t *testing.T) {
+// TestMemoryOfTheMachineMayChange opens a state on machines whose nodes have more or less memory or huge pages, or other kinds. What
+// containers have is kept, and the rest is free, as long as the machine has it.
+func TestMemoryOfTheMachineMayChange(t *testing.T) {
 	dir := t.TempDir()
 	m, err := open(t, dir, true)
 	require.NoError(t, err)
-	require.NoError(t, admit(m, podOf("p", container("c", "1Gi", "")), hints.Hint{}))
-	other, err := memory.New(memory.Deps{Topology: machinetest.New(2, 1, 4, 1), Metrics: metrics.New()}, memory.Config{Static: true, Dir: dir})
+	require.NoError(t, admit(m, podOf("both", container("c", "20Gi", "")), hints.Hint{}))
+	require.NoError(t, admit(m, podOf("alone", container("c", "1Gi", "")), hints.Hint{Nodes: hints.MaskOf(1)}))
+	stored, err := os.ReadFile(filepath.Join(dir, memory.StateFile))
 	require.NoError(t, err)
-	_, err = other.Open()
-	require.ErrorContains(t, err, "the amount or the reservation of memory of NUMA node 0")
-	require.ErrorContains(t, err, "drain the node and remove the file")
+	for name, test := range map[string]struct {
+		change func(*machine.Topology)
+		// free is a request that gets the last of the free memory.
+		free string
+		err  string
+	}{
+		"as before":                     {func(*machine.Topology) {}, "5Gi", ""},
+		"more memory":                   {func(m *machine.Topology) { m.Nodes[0].Memory += 1 << 30 }, "6Gi", ""},
+		"less memory":                   {func(m *machine.Topology) { m.Nodes[0].Memory -= 1 << 30 }, "4Gi", ""},
+		"less of a node that was full":  {func(m *machine.Topology) { m.Nodes[0].Memory -= 4 << 30 }, "1Gi", ""},
+		"huge pages that nothing has":   {func(m *machine.Topology) { m.Nodes[1].Pages[0].Count *= 2 }, "3Gi", ""},
+		"no huge pages":                 {func(m *machine.Topology) { m.Nodes[1].Pages = nil }, "7Gi", ""},
+		"less than containers have":     {func(m *machine.Topology) { m.Nodes[0].Memory -= 6 << 30 }, "", `the amount or the reservation of memory of NUMA node 0 differs`},
+		"less than one container has":   {func(m *machine.Topology) { m.Nodes[1].Memory = 3<<30 + 1<<29 }, "", `container "c" of Pod alone has memory of NUMA nodes [1], 536870912 bytes more`},
+		"a NUMA node less":              {func(m *machine.Topology) { m.Nodes = m.Nodes[:1] }, "", "the machine has no NUMA node 1"},
+		"a NUMA node more, of the same": {func(m *machine.Topology) { m.Nodes = append(m.Nodes, machine.Node{ID: 2, Memory: 1 << 30}) }, "5Gi", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, memory.StateFile), stored, 0o600))
+			topology := machinetest.New(2, 1, 4, 1)
+			test.change(topology)
+			changed, err := openOn(t, dir, topology, true)
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				require.ErrorContains(t, err, "drain the node and remove the file")
+				kept, err := os.ReadFile(filepath.Join(dir, memory.StateFile))
+				require.NoError(t, err)
+				require.Equal(t, string(stored), string(kept))
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, m.Of("both", "c"), changed.Of("both", "c"))
+			require.Equal(t, m.Of("alone", "c"), changed.Of("alone", "c"))
+			more := resource.MustParse(test.free)
+			more.Add(resource.MustParse("1Mi"))
+			require.ErrorContains(t, admit(changed, podOf("more", container("c", more.String(), "")), hints.Hint{}), "no NUMA nodes have enough memory that is free")
+			require.NoError(t, admit(changed, podOf("rest", container("c", test.free, "")), hints.Hint{}))
+			_, err = openOn(t, dir, topology, true)
+			require.NoError(t, err, "the state is that of the machine now")
+		})
+	}
 }

@@ -42,8 +42,9 @@ func newTable(total, used, reserved uint64) *table {
 	return &table{TotalMemSize: total, SystemReserved: reserved, Allocatable: usable, Free: usable}
 }
 
-// take records that a container has the memory, of the nodes in their order. reused of it was counted before.
-func (n nodeMap) take(b Block, reused uint64) {
+// take records that a container has the memory, of the nodes in their order. reused of it was counted before. lacking is what the
+// nodes do not have.
+func (n nodeMap) take(b Block, reused uint64) (lacking uint64) {
 	rest := b.Size - min(b.Size, reused)
 	for _, id := range b.NUMAAffinity {
 		node := n[id]
@@ -58,6 +59,7 @@ func (n nodeMap) take(b Block, reused uint64) {
 		t.Reserved += part
 		rest -= part
 	}
+	return rest
 }
 
 // give records that a container does not have the memory any more.
@@ -98,15 +100,15 @@ func (n nodeMap) check(b Block) error {
 // differs describes the first difference between the machines of the nodes and of others; "" if there is none.
 func (n nodeMap) differs(others nodeMap) string {
 	if !slices.Equal(slices.Sorted(maps.Keys(n)), slices.Sorted(maps.Keys(others))) {
-		return "the NUMA nodes"
+		return "the set of NUMA nodes"
 	}
 	for _, id := range slices.Sorted(maps.Keys(n)) {
 		a, b := n[id], others[id]
 		if len(a.MemoryMap) != len(b.MemoryMap) {
-			return fmt.Sprintf("the kinds of memory of NUMA node %d", id)
+			return fmt.Sprintf("the set of kinds of memory of NUMA node %d", id)
 		}
-		for kind, t := range a.MemoryMap {
-			u := b.MemoryMap[kind]
+		for _, kind := range slices.Sorted(maps.Keys(a.MemoryMap)) {
+			t, u := a.MemoryMap[kind], b.MemoryMap[kind]
 			if u == nil || t.TotalMemSize != u.TotalMemSize || t.SystemReserved != u.SystemReserved || t.Allocatable != u.Allocatable {
 				return fmt.Sprintf("the amount or the reservation of %s of NUMA node %d", kind, id)
 			}

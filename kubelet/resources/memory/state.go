@@ -1,7 +1,9 @@
 package memory
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +44,26 @@ type Block struct {
 
 // assignments are the blocks of containers, by the Pod's UID and the container's name.
 type assignments map[string]map[string][]Block
+
+// ownedBlock is memory and the container that has it.
+type ownedBlock struct {
+	uid, container string
+	Block
+}
+
+// owned returns the memory of all containers: first what is of few NUMA nodes, because it has the fewest other places.
+func (a assignments) owned() []ownedBlock {
+	var all []ownedBlock
+	for _, uid := range slices.Sorted(maps.Keys(a)) {
+		for _, name := range slices.Sorted(maps.Keys(a[uid])) {
+			for _, b := range a[uid][name] {
+				all = append(all, ownedBlock{uid: uid, container: name, Block: b})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(x, y ownedBlock) int { return cmp.Compare(len(x.NUMAAffinity), len(y.NUMAAffinity)) })
+	return all
+}
 
 // fileContent is the content of the file.
 type fileContent struct {

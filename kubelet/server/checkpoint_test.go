@@ -24,9 +24,10 @@ func TestCheckpoint(t *testing.T) {
 		body               string
 	}{
 		{"admin", "POST", "ns/web/app?timeout=7", nil, 200, `{"items":["/checkpoints/one.tar"]}`},
-		{"admin", "POST", "ns/web/app", status.Error(codes.Unknown, "criu binary not found"), 500, "install criu"},
+		{"admin", "POST", "ns/web/app", status.Error(codes.Unknown, "criu binary not found"), 500,
+			`checkpoint container "app" of Pod "ns/web" (rpc error: code = Unknown desc = criu binary not found); install criu in the runtime's PATH`},
 		{"admin", "POST", "ns/web/app", status.Error(codes.Unknown, "no space left"), 500,
-			`checkpoint container "app" of Pod "ns/web": rpc error: code = Unknown desc = no space left`},
+			`checkpoint container "app" of Pod "ns/web" (rpc error: code = Unknown desc = no space left)`},
 		{"admin", "POST", "ns/web/app", status.Error(codes.Unimplemented, "what?"), 404, "what?"},
 		{"admin", "POST", "ns/web/tty", nil, 404, "not running"},
 		{"admin", "POST", "ns/web/none", nil, 404, `container "none"`},

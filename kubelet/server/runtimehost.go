@@ -175,9 +175,10 @@ func (h *RuntimeHost) CheckpointTo(
 	if err != nil {
 		help := ""
 		if strings.Contains(strings.ToLower(err.Error()), "criu") {
-			help = " (install criu in the runtime's PATH)"
+			help = "; install criu in the runtime's PATH"
 		}
-		return fmt.Errorf("checkpoint container %q of Pod %q%s: %w", container, pod.Namespace+"/"+pod.Name, help, err)
+		// Clients of upstream's kubelet look for the runtime's error in parentheses.
+		return fmt.Errorf("checkpoint container %q of Pod %q (%w)%s", container, pod.Namespace+"/"+pod.Name, err, help)
 	}
 	return nil
 }

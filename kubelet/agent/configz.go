@@ -29,9 +29,6 @@ func configuration(c *Config, driver cm.Driver) *configv1beta1.KubeletConfigurat
 	out.TLSCertFile, out.TLSPrivateKeyFile = c.Server.CertFile, c.Server.KeyFile
 	out.StreamingConnectionIdleTimeout.Duration = c.Server.StreamIdleTimeout
 	out.Authentication.X509.ClientCAFile = c.Server.ClientCAFile
-	for name := range out.StaticPodURLHeader {
-		out.StaticPodURLHeader[name] = []string{"<masked>"} // they may be credentials
-	}
 	return out
 }
 

@@ -92,3 +92,10 @@ func TestConfigzReportsEffectiveConfiguration(t *testing.T) {
 	require.True(t, *c.EnableDebugFlagsHandler)
 	require.False(t, *c.EnableProfilingHandler)
 }
+
+// TestConfigzHasTheHeadersOfStaticPods as upstream's has them: who may read configz may read the kubelet's configuration.
+func TestConfigzHasTheHeadersOfStaticPods(t *testing.T) {
+	source := &kubeletconfig.KubeletConfiguration{StaticPodURLHeader: map[string][]string{"X-Token": {"a", "b"}}}
+	got := configuration(&Config{Source: source}, cm.DriverCgroupfs)
+	require.Equal(t, source.StaticPodURLHeader, got.StaticPodURLHeader)
+}

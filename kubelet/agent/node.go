@@ -90,7 +90,11 @@ func newNode(base *base, runtime *runtimeComponents) (*nodeComponents, error) {
 		FailSwapOn: config.Cgroups.FailSwapOn, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
 		MemoryQoS: config.Cgroups.MemoryQoS != nil,
 	})
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	base.metrics.main.MustRegister(n.nodeCgroups)
+	return n, nil
 }
 
 // onNode returns the function that takes each new state of the Node.

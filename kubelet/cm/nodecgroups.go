@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/cgroups"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -81,6 +83,26 @@ type NodeCgroups struct {
 	config NodeCgroupsConfig
 	deps   NodeCgroupsDeps
 	ready  chan struct{} // closed when the cgroups exist
+	// outdated is whether the runtime does not report its cgroup driver.
+	outdated atomic.Bool
+}
+
+// requiresDriver is the release of Kubernetes whose kubelet needs a runtime that reports its cgroup driver (KEP-4033).
+const requiresDriver = "1.37.0"
+
+var losingSupport = prometheus.NewDesc("kubelet_cri_losing_support",
+	"The Kubernetes version that the container runtime is too old for", []string{"version"}, nil)
+
+var _ prometheus.Collector = (*NodeCgroups)(nil)
+
+// Describe implements prometheus.Collector.
+func (n *NodeCgroups) Describe(out chan<- *prometheus.Desc) { out <- losingSupport }
+
+// Collect implements prometheus.Collector. There is a metric only if the runtime is outdated.
+func (n *NodeCgroups) Collect(out chan<- prometheus.Metric) {
+	if n.outdated.Load() {
+		out <- prometheus.MustNewConstMetric(losingSupport, prometheus.GaugeValue, 1, requiresDriver)
+	}
 }
 
 // NewNodeCgroups returns NodeCgroups.
@@ -182,7 +204,13 @@ func (n *NodeCgroups) detectDriver(ctx context.Context) (Driver, error) {
 	if err != nil && !cri.IsUnimplemented(err) {
 		return "", fmt.Errorf("read the cgroup driver of the container runtime: %w", err)
 	}
-	if err != nil || resp.Linux == nil {
+	if err != nil {
+		n.outdated.Store(true)
+		n.deps.Logger.Warn("the container runtime does not report its cgroup driver, which must be the kubelet's: update it before upgrading Kubernetes",
+			"driver", configured, "required-by", requiresDriver)
+		return configured, nil
+	}
+	if resp.Linux == nil {
 		return configured, nil
 	}
 	detected := DriverSystemd

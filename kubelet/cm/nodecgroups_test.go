@@ -11,6 +11,7 @@ import (
 	"time"
 
 	cgroupslib "github.com/opencontainers/cgroups"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -113,6 +114,16 @@ func TestNodeCgroupsDetectDriver(t *testing.T) {
 			got, err := f.detectDriver(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
+			metrics := 0
+			if c.reported == nil {
+				metrics = 1
+				require.NoError(t, testutil.CollectAndCompare(f.NodeCgroups, strings.NewReader(`
+					# HELP kubelet_cri_losing_support The Kubernetes version that the container runtime is too old for
+					# TYPE kubelet_cri_losing_support gauge
+					kubelet_cri_losing_support{version="1.37.0"} 1
+				`)))
+			}
+			require.Equal(t, metrics, testutil.CollectAndCount(f.NodeCgroups))
 		})
 	}
 }

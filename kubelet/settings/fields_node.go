@@ -33,7 +33,7 @@ func podFields() []Field {
 	return []Field{
 		{Path: "staticPodPath", Flag: "pod-manifest-path", Support: Honoured, Does: "a manifest of a static Pod, or a directory of them"},
 		{Path: "staticPodURL", Flag: "manifest-url", Support: Honoured, Does: "a URL that serves manifests of static Pods"},
-		{Path: "staticPodURLHeader", Flag: "manifest-url-header", Support: Honoured, Does: "headers of the requests to staticPodURL: NAME:VALUE,…"},
+		{Path: "staticPodURLHeader", Flag: "manifest-url-header", Support: Honoured, Does: "headers of the requests to staticPodURL: NAME:VALUE,…; /configz shows them"},
 		{Path: "fileCheckFrequency", Flag: "file-check-frequency", Support: Honoured,
 			Does: "how often staticPodPath is read beside the kernel's notifications"},
 		{Path: "httpCheckFrequency", Flag: "http-check-frequency", Support: Honoured, Does: "how often staticPodURL is requested"},

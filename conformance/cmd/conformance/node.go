@@ -34,6 +34,7 @@ type nodeOptions struct {
 	report, passed, results      string
 	focus, skip                  string
 	again                        string
+	flags                        []string
 	native, swap, quota          bool
 	parallel, attempts, memory   int
 	cpus, sockets, threads, numa int
@@ -89,6 +90,10 @@ func parseNode(args []string) (nodeOptions, error) {
 	flags.StringVar(&o.release, "release", "", "the virtual machine's release of Debian or Ubuntu (default: that of vm-run, whose -help lists all)")
 	flags.BoolVar(&o.swap, "swap", false, "give the virtual machine swap, for the specs about it")
 	flags.BoolVar(&o.quota, "quota", false, "give the virtual machine's kubelet a file system with project quotas, for the specs about them")
+	flags.Func("suite-flag", "a flag for the suite, such as --standalone-mode, for the specs that want it; may be repeated", func(value string) error {
+		o.flags = append(o.flags, value)
+		return nil
+	})
 	flags.IntVar(&o.parallel, "parallel", 2, "how many specs run at once")
 	flags.IntVar(&o.attempts, "attempts", 2, "attempts for each spec; the report names those that needed more than one")
 	flags.IntVar(&o.memory, "memory", 6144, "the virtual machine's memory in MiB")
@@ -271,12 +276,12 @@ func (o nodeOptions) extras() []string {
 	return extras
 }
 
-// suiteFlags are what the suite has to know of the machine.
+// suiteFlags are what the suite has to know of the machine, and the flags that the user gives it.
 func (o nodeOptions) suiteFlags() []string {
 	if o.native {
-		return nil
+		return o.flags
 	}
-	return []string{"--kubelet-flags=--runtime-cgroups=/system.slice/containerd.service"}
+	return append([]string{"--kubelet-flags=--runtime-cgroups=/system.slice/containerd.service"}, o.flags...)
 }
 
 // runInMachine runs the suite and returns the directory with its reports and logs. That specs failed is no error.

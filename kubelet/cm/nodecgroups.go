@@ -206,7 +206,7 @@ func (n *NodeCgroups) detectDriver(ctx context.Context) (Driver, error) {
 	}
 	if err != nil {
 		n.outdated.Store(true)
-		n.deps.Logger.Warn("the container runtime does not report its cgroup driver, which must be the kubelet's: update it before upgrading Kubernetes",
+		n.deps.Logger.Warn("the container runtime does not report its cgroup driver, so the configured one is used: update the runtime before upgrading Kubernetes",
 			"driver", configured, "required-by", requiresDriver)
 		return configured, nil
 	}

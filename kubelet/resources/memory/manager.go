@@ -69,9 +69,8 @@ func New(deps Deps, config Config) (*Manager, error) {
 	return m, nil
 }
 
-// Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or if the
-// machine has not the memory that containers have by it. A damaged one is set aside. found is false if there
-// is none then.
+// Open reads the decisions of the state file, which it creates if there is none. It fails if the file is of another policy, or if
+// the machine does not have what the file says containers have. A damaged one is set aside. found is false if there is none then.
 func (m *Manager) Open() (found bool, err error) {
 	read, found, err := m.readState()
 	if err != nil {

@@ -38,6 +38,7 @@ const (
 	ReasonBadSignature = "SignatureValidationFailed"
 	firstDelay         = 10 * time.Second
 	maxDelay           = 5 * time.Minute
+	forgetAfter        = 2 * maxDelay // since the last failure, as for containers that crash
 	eventPulling       = "Pulling"
 	eventPulled        = "Pulled"
 	eventFailed        = "Failed"
@@ -162,6 +163,7 @@ type backoffKey struct {
 // backoff is the state of the retries of one Pod's image.
 type backoff struct {
 	delay     time.Duration
+	failed    time.Time // of the last failure
 	until     time.Time
 	lastError string // message of the last failure
 }

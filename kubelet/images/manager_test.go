@@ -173,6 +173,31 @@ func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
 	m.Forget("u")
 }
 
+// TestPullBackOffStartsAnewAfterTenMinutes has pulls fail that take long themselves: the wait after such a pull is short again.
+func TestPullBackOffStartsAnewAfterTenMinutes(t *testing.T) {
+	m, runtime, clock, _ := newFixture(t)
+	fails := func() *images.Error {
+		runtime.FailNext("PullImage", errors.New("timeout"))
+		_, err := m.Ensure(t.Context(), want("app:1", corev1.PullIfNotPresent))
+		require.ErrorContains(t, err, images.ReasonPull)
+		_, err = m.Ensure(t.Context(), want("app:1", corev1.PullIfNotPresent))
+		var waits *images.Error
+		require.ErrorAs(t, err, &waits)
+		require.Equal(t, images.ReasonBackOff, waits.Reason)
+		return waits
+	}
+	for _, c := range []struct{ sinceLast, delay time.Duration }{
+		{0, 10 * time.Second},
+		{10 * time.Minute, 20 * time.Second},
+		{10 * time.Minute, 40 * time.Second},
+		{10*time.Minute + time.Millisecond, 10 * time.Second},
+		{time.Minute, 20 * time.Second},
+	} {
+		clock.Step(c.sinceLast)
+		require.Equal(t, c.delay, fails().RetryAt.Sub(clock.Now()), "%v after the last failure", c.sinceLast)
+	}
+}
+
 func TestEvents(t *testing.T) {
 	m, runtime, _, events := newFixture(t)
 	_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))

@@ -169,8 +169,11 @@ func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
 	now := m.deps.Clock.Now()
 	m.mu.Lock()
 	w := m.backoffs[k]
+	if now.Sub(w.failed) > forgetAfter { // a pull may take that long itself
+		w.delay = 0
+	}
 	w.delay = min(max(2*w.delay, firstDelay), maxDelay)
-	w.until, w.lastError = now.Add(w.delay), reason+": "+message
+	w.failed, w.until, w.lastError = now, now.Add(w.delay), reason+": "+message
 	m.backoffs[k] = w
 	m.mu.Unlock()
 	m.event(request, corev1.EventTypeWarning, eventFailed,

@@ -23,7 +23,6 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/kubelet/images/imagename"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
@@ -211,7 +210,7 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 type lookup struct{ present, pullRequired *bool }
 
 func (m *Manager) ensure(ctx context.Context, request PullRequest, found *lookup) (*runtimeapi.Image, error) {
-	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil && !imagename.IsID(request.Image) {
+	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil { // an ID has the form of a name with a tag
 		return nil, m.fail(request, &Error{
 			Reason: ReasonInvalidName, Err: err, Remedy: "correct the image's name in the pod's template",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",

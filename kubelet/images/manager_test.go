@@ -53,6 +53,8 @@ func TestPolicies(t *testing.T) {
 		{"never, present", "app:1", corev1.PullNever, true, 0, ""},
 		{"never, absent", "app:1", corev1.PullNever, false, 0, images.ReasonNeverPull},
 		{"not a name", "App:1", corev1.PullIfNotPresent, false, 0, images.ReasonInvalidName},
+		{"not an ID", "sha256:app 1", corev1.PullIfNotPresent, false, 0, images.ReasonInvalidName},
+		{"not an ID, never", "sha256:app/1", corev1.PullNever, false, 0, images.ReasonInvalidName},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, runtime, _, _ := newFixture(t)

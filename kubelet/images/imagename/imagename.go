@@ -31,5 +31,7 @@ func Repository(name string) string {
 	return named.Name()
 }
 
-// IsID reports whether the image is named by its id.
-func IsID(name string) bool { return strings.HasPrefix(name, "sha256:") }
+// IsID reports whether the image is named by its id. A slash after the prefix makes it the name of a registry with a port.
+func IsID(name string) bool {
+	return strings.HasPrefix(name, "sha256:") && !strings.Contains(name, "/")
+}

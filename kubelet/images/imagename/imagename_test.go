@@ -20,6 +20,7 @@ func TestNames(t *testing.T) {
 		{"reg.example/app:1@" + digest, "reg.example/app@" + digest, "reg.example/app"},
 		{digest, digest, ""},
 		{"sha256:short", "sha256:short", ""},
+		{"sha256:5000/app", "sha256:5000/app:latest", "sha256:5000/app"},
 		{"Not A Name", "Not A Name", ""},
 		{"", "", ""},
 	} {
@@ -28,4 +29,5 @@ func TestNames(t *testing.T) {
 	}
 	require.True(t, imagename.IsID(digest))
 	require.False(t, imagename.IsID("nginx@"+digest))
+	require.False(t, imagename.IsID("sha256:5000/app"), "it has a registry")
 }

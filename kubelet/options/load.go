@@ -1,12 +1,10 @@
 package options
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -17,10 +15,10 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-dev/berth/internal/yamldoc"
 	"github.com/berth-dev/berth/kubelet/settings"
 )
 
@@ -115,7 +113,7 @@ func decode(text []byte) (*settings.Configuration, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("the file is empty: want a KubeletConfiguration")
 	}
-	if err := oneDocument(text); err != nil {
+	if err := yamldoc.CheckOne(text); err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
@@ -137,27 +135,4 @@ func decode(text []byte) (*settings.Configuration, error) {
 		return nil, fmt.Errorf("it is a %s: want a KubeletConfiguration", object.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return c, nil
-}
-
-// oneDocument returns an error for a file with several YAML documents, of which only the first would be read.
-func oneDocument(text []byte) error {
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	documents := 0
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		var content any // nil for comments alone
-		if err := yaml.Unmarshal(document, &content); err == nil && content == nil {
-			continue
-		}
-		documents++
-		if documents > 1 {
-			return errors.New("it has more than one YAML document: a kubelet reads one")
-		}
-	}
 }

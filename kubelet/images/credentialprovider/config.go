@@ -3,6 +3,7 @@ package credentialprovider
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,9 +13,16 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	configv1 "k8s.io/kubelet/config/v1"
+	configv1alpha1 "k8s.io/kubelet/config/v1alpha1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-dev/berth/internal/yamldoc"
 )
 
 const (
@@ -23,7 +31,7 @@ const (
 	callGroup   = "credentialprovider.kubelet.k8s.io/"
 )
 
-// versions are the versions of both the configuration and the providers' interface; they differ only in name.
+// versions are the versions of both the configuration and the providers' interface. The earlier ones have no service account tokens.
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load reads the configuration: a file, or all .json, .yaml and .yml files of a directory in the order of their names.
@@ -41,21 +49,49 @@ func Load(name string) (providers []configv1.CredentialProvider, hash string, er
 		}
 		_, _ = sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data))))
 		_, _ = sum.Write(data)
-		var config configv1.CredentialProviderConfig
-		if err := yaml.UnmarshalStrict(data, &config); err != nil {
+		found, err := decode(data)
+		if err != nil {
 			return nil, "", fmt.Errorf("credential providers: %s: %w", file, err)
 		}
-		version, ok := strings.CutPrefix(config.APIVersion, configGroup)
-		if config.Kind != configKind || !ok || !slices.Contains(versions, version) {
-			return nil, "", fmt.Errorf("credential providers: %s: kind %q of %q: want %s of %sv1", file, config.Kind,
-				config.APIVersion, configKind, configGroup)
-		}
-		providers = append(providers, config.Providers...)
+		providers = append(providers, found...)
 	}
 	if err := validate(providers); err != nil {
 		return nil, "", fmt.Errorf("credential providers: %s: %w", name, err)
 	}
 	return providers, fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
+}
+
+// decode decodes a configuration, in YAML or JSON. A field that its version does not have, or has once, is an error that names it.
+func decode(data []byte) ([]configv1.CredentialProvider, error) {
+	if err := yamldoc.CheckOne(data); err != nil {
+		return nil, err
+	}
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(data, &kind); err != nil {
+		return nil, err
+	}
+	version, ok := strings.CutPrefix(kind.APIVersion, configGroup)
+	if kind.Kind != configKind || !ok || !slices.Contains(versions, version) {
+		return nil, fmt.Errorf("kind %q of %q: want %s of %sv1", kind.Kind, kind.APIVersion, configKind, configGroup)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(configv1.AddToScheme(scheme), configv1beta1.AddToScheme(scheme), configv1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	// Each field of an earlier version has the same name in v1.
+	same, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	var config configv1.CredentialProviderConfig
+	if err := json.Unmarshal(same, &config); err != nil {
+		return nil, err
+	}
+	return config.Providers, nil
 }
 
 // configFiles returns the configuration files at the path.

@@ -289,6 +289,10 @@ func TestBadConfigurations(t *testing.T) {
 		"programs of apiVersion":           header + strings.Replace(one("p", withToken+"    cacheType: Token\n"), "/v1", "/v1beta1", 1),
 		"no annotation has the key":        header + one("p", withToken+"    cacheType: Token\n    optionalServiceAccountAnnotationKeys: ['a b']\n"),
 		`kind "Pod" of "v1"`:               "apiVersion: v1\nkind: Pod\n",
+		"more than one YAML document":      header + one("p", fine) + "---\n" + header + one("q", fine),
+		`field "Providers"`:                header + one("p", fine) + "Providers: []\n",
+		"cannot unmarshal number":          header + one("p", fine+"  env: [{name: A, value: 1}]\n"),
+		`[0].tokenAttributes"`:             strings.Replace(header, "/v1", "/v1beta1", 1) + one("p", withToken+"    cacheType: Token\n"),
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))

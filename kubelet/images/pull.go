@@ -91,7 +91,8 @@ func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *
 	return image, nil
 }
 
-// outcomeUnknown reports whether the runtime may continue a pull that failed on this side.
+// outcomeUnknown reports whether the runtime may continue a pull that failed on this side: because ctx ended, or the connection. A runtime
+// also answers with the codes of a call that ended or took too long, if the registry does not answer: then its pull has ended.
 func outcomeUnknown(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
@@ -99,8 +100,7 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 	if several, ok := err.(interface{ Unwrap() []error }); ok { // with one login after the other
 		return slices.ContainsFunc(several.Unwrap(), func(each error) bool { return outcomeUnknown(ctx, each) })
 	}
-	code := status.Code(err)
-	return ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable
+	return ctx.Err() != nil || status.Code(err) == codes.Unavailable
 }
 
 // pullWithCredentials tries each of the credentials, or an anonymous pull if there are none, and returns the source of

@@ -185,6 +185,24 @@ func TestPullOfUnknownEnd(t *testing.T) {
 	require.Empty(t, reason)
 }
 
+// TestPullThatTheRuntimeGaveUp has the registry not answer: the runtime says so with the code of a call that took too long, or ended the
+// pull because it made no progress. The image that was on the node before stays usable by all Pods.
+func TestPullThatTheRuntimeGaveUp(t *testing.T) {
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Canceled} {
+		n := newTenantFixture(t)
+		n.runtime.AddImage("reg.example/app:1")
+		n.runtime.FailNext("PullImage", status.Error(code, "failed to pull and unpack image: dial tcp 192.0.2.1:443: i/o timeout"))
+		reason, _ := n.ensure(corev1.PullAlways)
+		require.Equal(t, images.ReasonPull, reason)
+		for range 2 {
+			reason, pulls := n.ensure(corev1.PullIfNotPresent)
+			require.Empty(t, reason)
+			require.Zero(t, pulls)
+			n.restart()
+		}
+	}
+}
+
 // TestPullOfUnknownEndWithSeveralLogins is refused with the first login, and loses the connection with the second one.
 func TestPullOfUnknownEndWithSeveralLogins(t *testing.T) {
 	n := newTenantFixture(t)

@@ -75,13 +75,14 @@ func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *
 		image, _, err := m.pullWithCredentials(ctx, request, spec, credentials)
 		return image, err
 	}
+	before := m.idBefore(ctx, request, spec)
 	if err := m.deps.PullRecords.BeginPull(request.Image); err != nil {
 		return nil, fmt.Errorf("begin to pull image %q: %w", request.Image, err)
 	}
 	image, source, err := m.pullWithCredentials(ctx, request, spec, credentials)
 	switch {
 	case outcomeUnknown(ctx, err):
-		m.deps.PullRecords.PullOutcomeUnknown(request.Image)
+		m.deps.PullRecords.PullOutcomeUnknown(request.Image, before)
 		return nil, err
 	case err != nil:
 		m.deps.PullRecords.PullFailed(request.Image)
@@ -89,6 +90,18 @@ func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *
 	}
 	m.deps.PullRecords.PullSucceeded(request.Image, image.Id, source)
 	return image, nil
+}
+
+// idBefore returns the id of the image that is present although it is about to be pulled, because the policy is Always; empty for none.
+func (m *Manager) idBefore(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec) string {
+	if request.Policy != corev1.PullAlways {
+		return ""
+	}
+	present, err := m.inspect(ctx, spec)
+	if err != nil {
+		return "" // its records decide
+	}
+	return present.GetId()
 }
 
 // outcomeUnknown reports whether the runtime may continue a pull that failed on this side: because ctx ended, or the connection. A runtime

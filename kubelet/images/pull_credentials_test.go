@@ -29,6 +29,18 @@ type privateRegistry struct {
 	open bool
 	// lost says that the connection is lost during a pull with the right login.
 	lost bool
+	// moved is the ID of the image, if it is another one than at first.
+	moved string
+}
+
+func (g *privateRegistry) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, opts ...grpc.CallOption) (
+	*runtimeapi.ImageStatusResponse, error,
+) {
+	found, err := g.Runtime.ImageStatus(ctx, in, opts...)
+	if found.GetImage() != nil && g.moved != "" {
+		found.Image = &runtimeapi.Image{Id: g.moved}
+	}
+	return found, err
 }
 
 func (g *privateRegistry) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
@@ -50,6 +62,7 @@ type tenantFixture struct {
 	runtime *privateRegistry
 	clock   *clocktesting.FakeClock
 	events  *record.FakeRecorder
+	records *pullrecords.Manager
 	last    [2]*bool // whether the image of the last Ensure was present, and had to be pulled
 	*images.Manager
 }
@@ -63,10 +76,11 @@ func newTenantFixture(t *testing.T) *tenantFixture {
 
 func (n *tenantFixture) restart() {
 	n.events = record.NewFakeRecorder(100)
-	l, err := pullrecords.New(pullrecords.Deps{Clock: n.clock}, pullrecords.Config{Dir: n.dir})
+	var err error
+	n.records, err = pullrecords.New(pullrecords.Deps{Clock: n.clock}, pullrecords.Config{Dir: n.dir})
 	require.NoError(n.t, err)
 	n.Manager, err = images.New(images.Deps{
-		Service: n.runtime, PullRecords: l, Clock: n.clock, Recorder: n.events,
+		Service: n.runtime, PullRecords: n.records, Clock: n.clock, Recorder: n.events,
 		CountRequest: func(_ corev1.PullPolicy, present, pullRequired *bool) { n.last = [2]*bool{present, pullRequired} },
 		Keyring: images.NewPullSecrets(secrets{
 			"good":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
@@ -201,6 +215,34 @@ func TestPullThatTheRuntimeGaveUp(t *testing.T) {
 			n.restart()
 		}
 	}
+}
+
+// TestPullOfUnknownEndOfAnImportedImage loses the connection while an image is pulled that was imported: that one stays usable by all Pods,
+// another one that the pull may bring does not become so.
+func TestPullOfUnknownEndOfAnImportedImage(t *testing.T) {
+	n := newTenantFixture(t)
+	n.runtime.AddImage("reg.example/app:1")
+	unknown := func() {
+		n.runtime.FailNext("PullImage", status.Error(codes.Unavailable, "connection lost"))
+		reason, _ := n.ensure(corev1.PullAlways)
+		require.Equal(t, images.ReasonPull, reason)
+	}
+	free := func(want bool) {
+		reason, pulls := n.ensure(corev1.PullNever)
+		require.Equal(t, want, reason == "", reason)
+		require.Zero(t, pulls)
+	}
+	for range 2 {
+		unknown()
+		free(true)
+	}
+	n.records.Reconcile([]*runtimeapi.Image{{Id: "sha256:reg.example/app:1", RepoTags: []string{"reg.example/app:1"}}}, n.clock.Now())
+	free(true)
+	unknown()
+	n.runtime.moved = "sha256:another"
+	free(false)
+	unknown()
+	free(false)
 }
 
 // TestPullOfUnknownEndWithSeveralLogins is refused with the first login, and loses the connection with the second one.

@@ -251,11 +251,11 @@ func (m *Manager) staleRecords(present map[string]bool, listedAt time.Time) (key
 
 // finishOldIntents finishes the intents of earlier processes. The caller holds fileMu.
 func (m *Manager) finishOldIntents(images []*runtimeapi.Image, listedAt time.Time) {
-	pending := map[string]bool{}
+	pending, imported := map[string]bool{}, map[string]string{}
 	m.mu.RLock()
 	for key, i := range m.intents {
 		if i.active == 0 {
-			pending[key] = true
+			pending[key], imported[key] = true, i.imported
 		}
 	}
 	old := listedAt.Sub(m.loaded) > intentTimeout
@@ -267,7 +267,7 @@ func (m *Manager) finishOldIntents(images []*runtimeapi.Image, listedAt time.Tim
 		for _, names := range [][]string{image.RepoTags, image.RepoDigests} {
 			for _, name := range names {
 				key := fileName(name)
-				if !pending[key] {
+				if !pending[key] || imported[key] == image.Id {
 					continue
 				}
 				if err := m.updateRecord("", image.Id, nil); err != nil {

@@ -72,6 +72,9 @@ type intent struct {
 	// uncertain is whether an earlier pull may have succeeded unnoticed: that of a process that died, or one whose
 	// outcome is unknown. A later failure then proves nothing.
 	uncertain bool
+	// imported is the id of an image that had the name before such a pull, and that no kubelet had pulled; empty for none. It needs no
+	// credentials still.
+	imported string
 }
 
 // New returns a Manager. It reads nothing yet.
@@ -156,17 +159,26 @@ func (m *Manager) PullFailed(image string) {
 }
 
 // PullOutcomeUnknown records that the outcome of a pull is unknown: the runtime may have the image, or may still get
-// it. The next Reconcile resolves it.
-func (m *Manager) PullOutcomeUnknown(image string) {
+// it. The next Reconcile resolves it. before is the id of the image that had the name before BeginPull, or empty.
+func (m *Manager) PullOutcomeUnknown(image, before string) {
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
 	key := fileName(imagename.Full(image))
-	m.decrement(key)
+	others := m.decrement(key)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if found := m.intents[key]; found != nil {
-		found.uncertain = true
+	found := m.intents[key]
+	if found == nil {
+		return
 	}
+	_, pulled := m.records[fileName(before)]
+	switch {
+	case others > 0 || pulled, found.uncertain && found.imported != before:
+		found.imported = "" // it may be of another pull
+	default:
+		found.imported = before
+	}
+	found.uncertain = true
 }
 
 // isUncertain reports whether an earlier pull of the intent may have succeeded.
@@ -272,7 +284,8 @@ func (m *Manager) lookup(image, id string) (record *kubeletconfig.ImagePulledRec
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if record, pulled = m.records[fileName(id)]; !pulled && len(m.intents) > 0 {
-		_, pulled = m.intents[fileName(imagename.Full(image))]
+		found := m.intents[fileName(imagename.Full(image))]
+		pulled = found != nil && (found.active > 0 || found.imported != id)
 	}
 	return record, pulled
 }

@@ -317,7 +317,7 @@ func TestPullsAtOnce(t *testing.T) {
 	f.PullSucceeded(image, id, secret("a", "mine", "h"))
 	require.Empty(t, f.files("pulling"))
 	require.NoError(t, f.BeginPull(image))
-	f.PullOutcomeUnknown(image)
+	f.PullOutcomeUnknown(image, "")
 	require.Len(t, f.files("pulling"), 1, "the outcome is unknown")
 	f.list(&runtimeapi.Image{Id: id, RepoTags: []string{image}})
 	require.Empty(t, f.files("pulling"))

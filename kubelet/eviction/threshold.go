@@ -111,8 +111,8 @@ func ParseThresholds(c Config) ([]Threshold, error) {
 	})
 	var thresholds []Threshold
 	add := func(signal Signal, text string, grace time.Duration) error {
-		if text == "0%" || text == "100%" {
-			return nil // which is how no threshold is written
+		if isNone(text) {
+			return nil
 		}
 		value, err := parseValue(text)
 		if err == nil && value.of(100) <= 0 && value.Fraction == 0 {
@@ -126,13 +126,16 @@ func ParseThresholds(c Config) ([]Threshold, error) {
 	read("evictionHard", c.Hard, func(signal Signal, text string) error { return add(signal, text, 0) })
 	read("evictionSoft", c.Soft, func(signal Signal, text string) error {
 		period, ok := grace[signal]
-		if !ok {
+		if !ok && !isNone(text) {
 			return fmt.Errorf("a soft threshold needs a grace period: set evictionSoftGracePeriod of %s, too", signal)
 		}
 		return add(signal, text, period)
 	})
 	return thresholds, errors.Join(errs...)
 }
+
+// isNone reports whether the text is one of those by which a threshold is switched off.
+func isNone(text string) bool { return text == "0%" || text == "100%" }
 
 func signalNames() string {
 	var names []string

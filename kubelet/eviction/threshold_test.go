@@ -46,6 +46,13 @@ func TestThresholdsAreParsed(t *testing.T) {
 	require.EqualValues(t, 10<<30, reserved.StorageEphemeral().Value())
 }
 
+// TestSoftThresholdThatIsNoneNeedsNoGracePeriod: it is how a file switches one off.
+func TestSoftThresholdThatIsNoneNeedsNoGracePeriod(t *testing.T) {
+	for _, none := range []string{"0%", "100%"} {
+		require.Empty(t, parse(t, Config{Hard: map[string]string{}, Soft: map[string]string{"nodefs.available": none}}))
+	}
+}
+
 func TestWrongThresholdsAreNamed(t *testing.T) {
 	for text, config := range map[string]Config{
 		"evictionHard disk=1Gi: unknown signal":                            {Hard: map[string]string{"disk": "1Gi"}},

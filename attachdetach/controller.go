@@ -144,6 +144,7 @@ func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
 		Updater:  statusupdater.NewNodeStatusUpdater(c.deps.Client, core.Nodes().Lister(), actual),
 		Nodes:    core.Nodes().Lister(),
 		Manages:  func(node types.NodeName) bool { return !foreign.has(node) },
+		Contends: plugin.IsBeingAttached,
 		Recorder: recorder, Timeline: c.deps.Timeline, OnForcedDetach: collector.ForcedDetach,
 		Clock: c.deps.Clock, Logger: c.deps.Logger,
 	}, reconciler.Config{

@@ -46,6 +46,8 @@ func (f *populator) syncAttachment(name string) {
 		f.actual.ApplyVerdict(pair.Volume, pair.Node, attached.Generation, operationexecutor.VerdictUncertain)
 	case !attached.Confirmed && isAttached:
 		f.retryNow(pair, spec)
+	case f.foreign.has(pair.Node):
+		f.engine.Recheck(pair) // volumes of which both controllers have uncertain attachments depend on it
 	}
 }
 

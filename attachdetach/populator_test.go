@@ -8,16 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/internal/testwatch"
 )
 
 // sync returns when the controller has processed all earlier changes: then it has attached a disk of its own.
@@ -292,4 +296,69 @@ func TestNodeThatIsDeletedWhileItsControllerIsDown(t *testing.T) {
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.attachedAndReported("d", "z")() }, "the disk must move")
 	require.Nil(t, w.attachment("d", "a"))
 	require.NotNil(t, w.attachment("e", "gone"), "another controller may own it")
+}
+
+// TestTwoControllersWhoseFirstAttachesFail has controllers for different nodes that begin to attach an exclusive volume at the same
+// moment, before either knows the other's VolumeAttachment. The attacher answers both with an error.
+func TestTwoControllersWhoseFirstAttachesFail(t *testing.T) {
+	w := newFixture(t)
+	w.disk("d")
+	w.withLock(func() { w.attachError = "no slot is free" })
+	open := w.holdAttachments()
+	defer open()
+	nodes := []string{"a", "b"}
+	var stops []func()
+	for _, node := range nodes {
+		w.node(node, func(n *corev1.Node) { n.Labels = map[string]string{"pool": node} })
+	}
+	for _, node := range nodes {
+		w.registry = prometheus.NewRegistry() // each process has its own
+		w.start(attachdetach.Config{NodeSelector: labels.SelectorFromSet(labels.Set{"pool": node})})
+		stops = append(stops, w.stop)
+		w.stop = func() { stops[0](); stops[len(stops)-1]() }
+	}
+	w.pod("on-a", "a", "d")
+	w.pod("on-b", "b", "d")
+	for _, node := range nodes {
+		w.eventually(func() bool {
+			va := w.attachment("d", node)
+			return va != nil && va.Status.AttachError != nil
+		}, "each controller must have begun, and the attacher have answered")
+	}
+	open()
+	for failed := 0; failed < len(nodes); {
+		if strings.Contains(w.nextEvent(), "no slot is free") {
+			failed++
+		}
+	}
+	w.attachByHand("d", "a") // the attacher tries again by itself, and the storage lets one node have the volume
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.attachedAndReported("d", "a")() }, "the node has it")
+	require.False(t, w.reported("d", "b"))
+
+	w.deletePod("on-a")
+	w.updateNodeStatus("a", inUse())
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.released("d", "a")() }, "no Pod there needs it any more")
+	w.attachByHand("d", "b")
+	w.eventually(w.attachedAndReported("d", "b"), "then the other node gets it")
+}
+
+// attachByHand does what the attacher does when the driver has published the volume.
+func (w *fixture) attachByHand(disk, node string) {
+	w.t.Helper()
+	va := w.attachment(disk, node).DeepCopy()
+	va.Status = storagev1.VolumeAttachmentStatus{Attached: true}
+	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+}
+
+// holdAttachments keeps what changes in VolumeAttachments from the controllers that start, until the returned function is called.
+func (w *fixture) holdAttachments() (open func()) {
+	held := make(chan struct{})
+	w.client.PrependWatchReactor("volumeattachments", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		handled, stream, err := testwatch.Copies(w.client.Tracker())(action)
+		if err != nil {
+			return handled, nil, err
+		}
+		return handled, watch.Filter(stream, func(event watch.Event) (watch.Event, bool) { <-held; return event, true }), nil
+	})
+	return sync.OnceFunc(func() { close(held) })
 }

@@ -375,3 +375,18 @@ func (p *Plugin) AttachmentState(driver, handle string, node types.NodeName) (op
 	}
 	return operationexecutor.VerdictUncertain, nil
 }
+
+// IsBeingAttached reports whether the volume of this plugin has a VolumeAttachment for the node that is neither attached nor being
+// deleted.
+func (p *Plugin) IsBeingAttached(name corev1.UniqueVolumeName, node types.NodeName) bool {
+	plugin, volumeName, err := operationexecutor.SplitUniqueVolumeName(name)
+	if err != nil || plugin != PluginName {
+		return false
+	}
+	driver, handle, err := SplitVolumeName(volumeName)
+	if err != nil {
+		return false
+	}
+	va, err := p.attachments.Get(AttachmentName(driver, handle, node))
+	return err == nil && va.DeletionTimestamp == nil && !va.Status.Attached
+}

@@ -287,11 +287,14 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 	}
 }
 
-// keepsOrReleases reports whether the node has the volume for certain, or is going to release it because no Pod there uses it
-// or because another controller manages the node.
+// keepsOrReleases reports whether the node has the volume for certain, or is going to release it because no Pod there uses it.
+// Of a node that another controller manages that is so unless that controller tries to attach the volume, too: then each of the
+// two would wait for the other.
 func (e *Engine) keepsOrReleases(name corev1.UniqueVolumeName, node types.NodeName) bool {
-	return e.deps.Actual.GetAttachState(name, node) == cache.AttachStateAttached ||
-		!e.deps.Desired.VolumeExists(name, node) || !e.manages(node)
+	if !e.manages(node) {
+		return e.deps.Contends == nil || !e.deps.Contends(name, node)
+	}
+	return e.deps.Actual.GetAttachState(name, node) == cache.AttachStateAttached || !e.deps.Desired.VolumeExists(name, node)
 }
 
 // onStartError schedules the next attempt after an operation could not be started.

@@ -53,6 +53,9 @@ type Deps struct {
 	// Manages reports whether the reconciler works for the node. Attachments to other nodes count, but the reconciler neither
 	// detaches nor reports them. When the result changes, NodeChanged has to be called. Nil means all nodes.
 	Manages func(node types.NodeName) bool
+	// Contends reports whether the volume is neither attached to the node nor being detached from it, so that the controller of
+	// a node that Manages excludes tries to attach it. When the result changes, Recheck has to be called. Nil means never.
+	Contends func(name corev1.UniqueVolumeName, node types.NodeName) bool
 	// Recorder writes events, Timeline records what Pods wait for, OnForcedDetach counts forced detaches. All may be nil.
 	Recorder       record.EventRecorder
 	Timeline       *timeline.Recorder

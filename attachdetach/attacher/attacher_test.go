@@ -31,6 +31,7 @@ type driver struct {
 	calls     int // of both kinds
 	unpublish int // of these, unpublications
 	last      *csi.ControllerPublishVolumeRequest
+	context   map[string]string // of publications
 
 	lastUnpublish *csi.ControllerUnpublishVolumeRequest
 
@@ -41,6 +42,7 @@ type driver struct {
 func newDriver() *driver {
 	return &driver{
 		published:    make(map[string]string),
+		context:      map[string]string{"device": "/dev/x"},
 		capabilities: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME},
 	}
 }
@@ -71,7 +73,7 @@ func (d *driver) ControllerPublishVolume(_ context.Context, r *csi.ControllerPub
 		return nil, d.err
 	}
 	d.published[r.VolumeId] = r.NodeId
-	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}, nil
+	return &csi.ControllerPublishVolumeResponse{PublishContext: d.context}, nil
 }
 
 func (d *driver) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest, _ ...grpc.CallOption,

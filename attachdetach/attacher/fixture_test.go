@@ -114,7 +114,7 @@ func (w *fixture) noteWatches() <-chan string {
 }
 
 // patchAttachment patches a VolumeAttachment as an API server does and the fake client does not: no other write comes between its
-// read and its write, and a patch that is based on an older version than the last is refused.
+// read and its write, and a patch that is based on an older version than the last is refused, as is an error that is too long.
 func (w *fixture) patchAttachment(action clienttesting.Action) (bool, runtime.Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,6 +122,9 @@ func (w *fixture) patchAttachment(action clienttesting.Action) (bool, runtime.Ob
 	var change map[string]any
 	if err := json.Unmarshal(patch.Patch, &change); err != nil {
 		return true, nil, err
+	}
+	if hasLongError(change) {
+		return true, nil, apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), patch.Name, nil)
 	}
 	metadata, ok := change["metadata"].(map[string]any)
 	if !ok {
@@ -144,6 +147,18 @@ func (w *fixture) patchAttachment(action clienttesting.Action) (bool, runtime.Ob
 	return clienttesting.ObjectReaction(w.client.Tracker())(patch)
 }
 
+// hasLongError reports whether the status in the patch has an error that is longer than the API server allows.
+func hasLongError(change map[string]any) bool {
+	status, _ := change["status"].(map[string]any)
+	for _, field := range []string{"attachError", "detachError"} {
+		volumeError, _ := status[field].(map[string]any)
+		if message, _ := volumeError["message"].(string); len(message) > 1024 {
+			return true
+		}
+	}
+	return false
+}
+
 // nextVersion returns a new resourceVersion. It is called with w.mu held.
 func (w *fixture) nextVersion() string {
 	w.version++
@@ -160,13 +175,19 @@ func (w *fixture) csiNode() {
 func (w *fixture) create(name, driver string) { w.createFor(name, driver, "pv") }
 
 func (w *fixture) createFor(name, driver, volume string) {
+	w.createFrom(func(va *storagev1.VolumeAttachment) {
+		va.Name, va.UID, va.Spec.Attacher, va.Spec.Source.PersistentVolumeName = name, types.UID(name+"-uid"), driver, &volume
+	})
+}
+
+// createFrom creates a VolumeAttachment "va" of the PersistentVolume "pv" for the node "a", with changes.
+func (w *fixture) createFrom(change func(va *storagev1.VolumeAttachment)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID(name + "-uid"), ResourceVersion: w.nextVersion(),
-	}}
-	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
-	va.Spec.Source.PersistentVolumeName = &volume
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "va-uid", ResourceVersion: w.nextVersion()}}
+	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "a"}
+	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
+	change(va)
 	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})
 	require.NoError(w.t, err)
 }
@@ -182,22 +203,24 @@ func (w *fixture) eventually(f func() bool, what string) {
 	require.Eventually(w.t, f, time.Minute, 2*time.Millisecond, what)
 }
 
-// strip removes all annotations.
-func (w *fixture) strip(name string) {
+// change changes the VolumeAttachment as another client does.
+func (w *fixture) change(name string, f func(va *storagev1.VolumeAttachment)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	va := w.get(name)
-	va.Annotations, va.ResourceVersion = nil, w.nextVersion()
+	f(va)
+	va.ResourceVersion = w.nextVersion()
 	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+}
+
+// strip removes all annotations.
+func (w *fixture) strip(name string) {
+	w.change(name, func(va *storagev1.VolumeAttachment) { va.Annotations = nil })
 }
 
 // remove does what the API server does with an object that has finalizers.
 func (w *fixture) remove(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	va := w.get(name)
-	va.DeletionTimestamp, va.ResourceVersion = ptr.To(metav1.Now()), w.nextVersion()
-	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+	w.change(name, func(va *storagev1.VolumeAttachment) { va.DeletionTimestamp = ptr.To(metav1.Now()) })
 }
 
 // waitDetached waits until the attacher has removed its finalizer. A write may have been refused, so it steps through time.

@@ -83,8 +83,24 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		return a.recordError(ctx, va, "attachError", err, va.Status.Attached)
 	}
 	return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{
-		"attached": true, "attachmentMetadata": response.GetPublishContext(), "attachError": nil,
+		"attached": true, "attachError": nil,
+		"attachmentMetadata": replacement(va.Status.AttachmentMetadata, response.GetPublishContext()),
 	}}, "status")
+}
+
+// replacement returns the merge patch that replaces the values of one map by those of the other: without null a key stays.
+func replacement(old, values map[string]string) map[string]any {
+	if len(values) == 0 {
+		return nil
+	}
+	patch := make(map[string]any, len(values))
+	for key := range old {
+		patch[key] = nil
+	}
+	for key, value := range values {
+		patch[key] = value
+	}
+	return patch
 }
 
 // prepare adds the finalizer and the annotations, so that the VolumeAttachment outlives the publication and records it.

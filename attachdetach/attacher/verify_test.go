@@ -171,6 +171,24 @@ func TestDriverThatDoesNotAnswerProvesNothing(t *testing.T) {
 	}, "the next answer counts")
 }
 
+// TestPublishContextIsReplaced publishes a volume again, and the driver returns another context than the first time.
+func TestPublishContextIsReplaced(t *testing.T) {
+	l := newListingDriver()
+	w := newFixtureWith(t, fixtureConfig{publisher: l})
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	require.Equal(t, map[string]string{"device": "/dev/x"}, w.get("va").Status.AttachmentMetadata)
+	l.set(func() {
+		delete(l.published, "handle")
+		l.context = map[string]string{"lun": "3"}
+	})
+	w.eventually(func() bool {
+		w.clock.Step(attacher.DefaultVerifyPeriod)
+		return w.get("va").Status.AttachmentMetadata["lun"] == "3"
+	}, "it must be published again")
+	require.Equal(t, map[string]string{"lun": "3"}, w.get("va").Status.AttachmentMetadata, "nothing of the first one is left")
+}
+
 // A volume with a controllerPublishSecretRef is published and unpublished with that Secret.
 func TestSecrets(t *testing.T) {
 	w := newFixtureWith(t, fixtureConfig{secret: &corev1.SecretReference{Namespace: "vault", Name: "key"}})

@@ -124,12 +124,29 @@ func (a *Attacher) attachmentsByPublication(match func(*storagev1.VolumeAttachme
 	}
 	claims := make(map[publication]attachmentRef)
 	for _, va := range all {
-		at := publication{va.Annotations[handleAnnotation], va.Annotations[nodeIDAnnotation]}
-		if va.Spec.Attacher == a.config.DriverName && at.volume != "" && match(va) {
+		if va.Spec.Attacher != a.config.DriverName || !match(va) {
+			continue
+		}
+		if at := a.publicationOf(va); at.volume != "" && at.node != "" {
 			claims[at] = attachmentRef{va.Name, va.UID}
 		}
 	}
 	return claims, nil
+}
+
+// publicationOf returns what the VolumeAttachment records and, as far as that is missing, what its PersistentVolume and its CSINode
+// say: external-attacher records only the node's ID.
+func (a *Attacher) publicationOf(va *storagev1.VolumeAttachment) publication {
+	at := publication{va.Annotations[handleAnnotation], va.Annotations[nodeIDAnnotation]}
+	if at.volume == "" && slices.Contains(va.Finalizers, a.finalizer) {
+		if source, err := a.source(va); err == nil {
+			at.volume = source.VolumeHandle
+		}
+	}
+	if at.node == "" {
+		at.node, _ = a.nodeID(va.Spec.NodeName)
+	}
+	return at
 }
 
 // listPublished returns the nodes of every volume, as the driver lists them, page by page.

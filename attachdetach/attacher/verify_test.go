@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -187,6 +188,26 @@ func TestPublishContextIsReplaced(t *testing.T) {
 		return w.get("va").Status.AttachmentMetadata["lun"] == "3"
 	}, "it must be published again")
 	require.Equal(t, map[string]string{"lun": "3"}, w.get("va").Status.AttachmentMetadata, "nothing of the first one is left")
+}
+
+// TestVerificationOfWhatExternalAttacherHasAttached takes over from external-attacher, whose only record is the node's ID.
+func TestVerificationOfWhatExternalAttacherHasAttached(t *testing.T) {
+	l, log := newListingDriver(), &logBuffer{}
+	w := newFixtureWith(t, fixtureConfig{publisher: l, log: testlog.New(t, slog.NewTextHandler(log, nil))})
+	l.set(func() { l.published["handle"] = "node-id" })
+	w.createFrom(func(va *storagev1.VolumeAttachment) {
+		va.Annotations = map[string]string{"csi.alpha.kubernetes.io/node-id": "node-id"}
+		va.Finalizers, va.Status.Attached = []string{"external-attacher/disk-example-com"}, true
+	})
+	l.waitVerifications(w, 5)
+	require.Zero(t, log.count("without a volume attachment"), "it has one")
+	l.set(func() { delete(l.published, "handle") })
+	w.eventually(func() bool {
+		w.clock.Step(attacher.DefaultVerifyPeriod)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.published["handle"] == "node-id"
+	}, "it must be published again")
 }
 
 // A volume with a controllerPublishSecretRef is published and unpublished with that Secret.

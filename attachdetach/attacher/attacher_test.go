@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -286,4 +287,19 @@ func TestErrorsAreReportedAndRetried(t *testing.T) {
 	require.NotEmpty(t, w.get("va").Finalizers)
 	w.driver.set(func() { w.driver.err = nil })
 	w.waitDetached("va")
+}
+
+// TestLongErrors reports errors that are longer than the API server accepts.
+func TestLongErrors(t *testing.T) {
+	w := newFixture(t)
+	long := "the disk is busy: " + strings.Repeat("é", 1000)
+	w.driver.set(func() { w.driver.err = errors.New(long) })
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the error must be reported")
+	message := w.get("va").Status.AttachError.Message
+	require.True(t, strings.HasPrefix(message, "the disk is busy: éé"), message)
+	require.Greater(t, len(message), 1000, "as much of it as possible")
+	require.True(t, utf8.ValidString(message))
+	w.remove("va")
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.DetachError != nil }, "that of a detach, too")
 }

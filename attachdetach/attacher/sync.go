@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -256,7 +257,7 @@ func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (ma
 
 // recordError writes the error into the status and returns it. lost is set if the volume is not attached any more.
 func (a *Attacher) recordError(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
-	volumeErr := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error()}
+	volumeErr := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: shorten(err.Error())}
 	if code := status.Code(err); code != codes.Unknown { // Unknown: the driver has not responded
 		volumeErr.ErrorCode = ptr.To(int32(code))
 	}
@@ -269,6 +270,19 @@ func (a *Attacher) recordError(ctx context.Context, va *storagev1.VolumeAttachme
 		return fmt.Errorf("%w (and the status could not be written: %w)", err, patchErr)
 	}
 	return err
+}
+
+// maxMessage is how many bytes of an error the API server accepts. It refuses a status with a longer one.
+const maxMessage = 1024
+
+// shorten returns as much of the message as the API server accepts. What is not UTF-8 would become longer in the patch.
+func shorten(message string) string {
+	const end = "..."
+	message = strings.ToValidUTF8(message, "?")
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage-len(end)], "") + end
 }
 
 func (a *Attacher) patch(ctx context.Context, name string, change map[string]any, subresource ...string) error {

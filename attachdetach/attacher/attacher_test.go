@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -302,4 +303,22 @@ func TestLongErrors(t *testing.T) {
 	require.True(t, utf8.ValidString(message))
 	w.remove("va")
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.DetachError != nil }, "that of a detach, too")
+}
+
+// TestDetachedVolumeWhoseAttachmentIsKept detaches for a VolumeAttachment that somebody else's finalizer keeps.
+func TestDetachedVolumeWhoseAttachmentIsKept(t *testing.T) {
+	w := newFixture(t)
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	w.change("va", func(va *storagev1.VolumeAttachment) { va.Finalizers = append(va.Finalizers, "example.com/audit") })
+	w.driver.set(func() { w.driver.err = errors.New("still in use") })
+	w.remove("va")
+	w.eventually(func() bool { return w.get("va").Status.DetachError != nil }, "the error must be reported")
+	w.driver.set(func() { w.driver.err = nil })
+	w.eventually(func() bool { w.clock.Step(time.Second); return len(w.get("va").Finalizers) == 1 }, "it must be detached")
+	w.eventually(func() bool { w.clock.Step(time.Second); return !w.get("va").Status.Attached }, "the status must be that")
+	va := w.get("va")
+	require.Equal(t, []string{"example.com/audit"}, va.Finalizers)
+	require.Nil(t, va.Status.DetachError, "the last attempt has succeeded")
+	require.Empty(t, va.Status.AttachmentMetadata)
 }

@@ -123,11 +123,32 @@ func (a *Attacher) prepare(
 	}})
 }
 
-// detach unpublishes the volume and removes the finalizer. Without the finalizer nothing was ever published.
+// detach unpublishes the volume and removes the finalizer. Without the finalizer nothing was ever published, or it is unpublished
+// already and only the finalizer of somebody else keeps the VolumeAttachment, whose status then has to be that of a detached one.
 func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	if !slices.Contains(va.Finalizers, a.finalizer) {
+	if slices.Contains(va.Finalizers, a.finalizer) {
+		if err := a.removePublication(ctx, va); err != nil {
+			return err
+		}
+		if len(va.Finalizers) == 1 {
+			return nil // the finalizer was the last one, so the object is deleted
+		}
+	}
+	if !va.Status.Attached && va.Status.DetachError == nil && len(va.Status.AttachmentMetadata) == 0 {
 		return nil
 	}
+	err := a.patch(ctx, va.Name, map[string]any{
+		"metadata": map[string]any{"uid": va.UID}, // not an object of that name that has replaced it
+		"status":   map[string]any{"attached": false, "attachmentMetadata": nil, "detachError": nil},
+	}, "status")
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// removePublication unpublishes the volume and removes the finalizer, or writes the error into the status.
+func (a *Attacher) removePublication(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	has, err := a.capabilities(ctx)
 	if err == nil && has.publishes() { // otherwise an older version of the driver did, and this one has nothing to undo
 		err = a.unpublish(ctx, va)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
@@ -353,12 +352,7 @@ func (w *fixture) attachByHand(disk, node string) {
 // holdAttachments keeps what changes in VolumeAttachments from the controllers that start, until the returned function is called.
 func (w *fixture) holdAttachments() (open func()) {
 	held := make(chan struct{})
-	w.client.PrependWatchReactor("volumeattachments", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		handled, stream, err := testwatch.Copies(w.client.Tracker())(action)
-		if err != nil {
-			return handled, nil, err
-		}
-		return handled, watch.Filter(stream, func(event watch.Event) (watch.Event, bool) { <-held; return event, true }), nil
-	})
+	w.client.PrependWatchReactor("volumeattachments",
+		testwatch.CopiesAfter(w.client.Tracker(), func(watch.Event) { <-held }))
 	return sync.OnceFunc(func() { close(held) })
 }

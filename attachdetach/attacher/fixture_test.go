@@ -1,9 +1,11 @@
 package attacher_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/internal/testlog"
+	"github.com/berth-dev/berth/internal/testwatch"
 )
 
 // fixture is an attacher that runs, with a driver, a PersistentVolume "pv" and, by default, the CSINode "a" that has the driver.
@@ -51,6 +54,7 @@ type fixtureConfig struct {
 	log            *slog.Logger
 	withoutCSINode bool
 	secret         *corev1.SecretReference // of the PersistentVolume
+	held           chan struct{}           // if not nil, the attacher sees only after its end what is attached
 }
 
 func newFixture(t *testing.T) *fixture { return newFixtureWith(t, fixtureConfig{}) }
@@ -90,7 +94,7 @@ func (w *fixture) start(config fixtureConfig) {
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	watched := w.noteWatches()
+	watched := w.noteWatches(config.held)
 	go func() { done <- w.attacher.Start(ctx) }()
 	w.t.Cleanup(func() { cancel(); require.NoError(w.t, <-done) })
 	for missing := map[string]bool{"volumeattachments": true, "persistentvolumes": true, "csinodes": true}; len(missing) > 0; {
@@ -101,14 +105,19 @@ func (w *fixture) start(config fixtureConfig) {
 
 // noteWatches sends the name of each resource that is watched. Unlike an API server the fake client does not send what
 // changed between a list and its watch, so a test must not change anything in between.
-func (w *fixture) noteWatches() <-chan string {
+func (w *fixture) noteWatches(held <-chan struct{}) <-chan string {
 	watched := make(chan string, 100)
+	watchOf := testwatch.CopiesAfter(w.client.Tracker(), func(event watch.Event) {
+		if va, ok := event.Object.(*storagev1.VolumeAttachment); ok && va.Status.Attached && held != nil {
+			<-held
+		}
+	})
 	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		stream, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		handled, stream, err := watchOf(action)
 		if err == nil {
 			watched <- action.GetResource().Resource
 		}
-		return true, stream, err
+		return handled, stream, err
 	})
 	return watched
 }
@@ -119,6 +128,11 @@ func (w *fixture) patchAttachment(action clienttesting.Action) (bool, runtime.Ob
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	patch := action.(clienttesting.PatchActionImpl)
+	if patch.PatchType == types.JSONPatchType {
+		version := fmt.Sprintf(`,{"op":"add","path":"/metadata/resourceVersion","value":"%s"}]`, w.nextVersion())
+		patch.Patch = append(bytes.TrimSuffix(patch.Patch, []byte("]")), version...)
+		return clienttesting.ObjectReaction(w.client.Tracker())(patch)
+	}
 	var change map[string]any
 	if err := json.Unmarshal(patch.Patch, &change); err != nil {
 		return true, nil, err

@@ -83,25 +83,20 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if err != nil {
 		return a.recordError(ctx, va, "attachError", err, va.Status.Attached)
 	}
-	return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{
-		"attached": true, "attachError": nil,
-		"attachmentMetadata": replacement(va.Status.AttachmentMetadata, response.GetPublishContext()),
-	}}, "status")
+	return a.recordAttached(ctx, va.Name, response.GetPublishContext())
 }
 
-// replacement returns the merge patch that replaces the values of one map by those of the other: without null a key stays.
-func replacement(old, values map[string]string) map[string]any {
-	if len(values) == 0 {
-		return nil
+// recordAttached writes into the status that the volume is attached. It is a JSON patch because a merge patch keeps the keys of an
+// earlier context that it does not name, and the cache may not have that context yet.
+func (a *Attacher) recordAttached(ctx context.Context, name string, publishContext map[string]string) error {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
 	}
-	patch := make(map[string]any, len(values))
-	for key := range old {
-		patch[key] = nil
-	}
-	for key, value := range values {
-		patch[key] = value
-	}
-	return patch
+	return a.send(ctx, name, types.JSONPatchType, []operation{
+		{"add", "/status/attached", true}, {"add", "/status/attachmentMetadata", publishContext}, {"add", "/status/attachError", nil},
+	}, "status")
 }
 
 // prepare adds the finalizer and the annotations, so that the VolumeAttachment outlives the publication and records it.
@@ -307,12 +302,15 @@ func shorten(message string) string {
 }
 
 func (a *Attacher) patch(ctx context.Context, name string, change map[string]any, subresource ...string) error {
+	return a.send(ctx, name, types.MergePatchType, change, subresource...)
+}
+
+func (a *Attacher) send(ctx context.Context, name string, kind types.PatchType, change any, subresource ...string) error {
 	patch, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("encode patch of volume attachment %q: %w", name, err)
 	}
-	_, err = a.deps.Client.StorageV1().VolumeAttachments().Patch(ctx, name, types.MergePatchType, patch,
-		metav1.PatchOptions{}, subresource...)
+	_, err = a.deps.Client.StorageV1().VolumeAttachments().Patch(ctx, name, kind, patch, metav1.PatchOptions{}, subresource...)
 	if err != nil {
 		return fmt.Errorf("patch volume attachment %q: %w", name, err)
 	}

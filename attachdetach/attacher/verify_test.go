@@ -190,6 +190,23 @@ func TestPublishContextIsReplaced(t *testing.T) {
 	require.Equal(t, map[string]string{"lun": "3"}, w.get("va").Status.AttachmentMetadata, "nothing of the first one is left")
 }
 
+// TestPublishContextIsReplacedBeforeTheCacheHasTheFirst publishes a volume twice because the cache is behind.
+func TestPublishContextIsReplacedBeforeTheCacheHasTheFirst(t *testing.T) {
+	held := make(chan struct{})
+	defer close(held)
+	w := newFixtureWith(t, fixtureConfig{held: held})
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	w.driver.set(func() { w.driver.context = map[string]string{"lun": "3"} })
+	node, err := w.client.StorageV1().CSINodes().Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	node.Labels = map[string]string{"changed": "yes"}
+	_, err = w.client.StorageV1().CSINodes().Update(t.Context(), node, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.AttachmentMetadata["lun"] == "3" }, "again")
+	require.Equal(t, map[string]string{"lun": "3"}, w.get("va").Status.AttachmentMetadata)
+}
+
 // TestVerificationOfWhatExternalAttacherHasAttached takes over from external-attacher, whose only record is the node's ID.
 func TestVerificationOfWhatExternalAttacherHasAttached(t *testing.T) {
 	l, log := newListingDriver(), &logBuffer{}

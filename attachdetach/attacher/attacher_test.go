@@ -305,7 +305,7 @@ func TestLongErrors(t *testing.T) {
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.DetachError != nil }, "that of a detach, too")
 }
 
-// TestDetachedVolumeWhoseAttachmentIsKept detaches for a VolumeAttachment that somebody else's finalizer keeps.
+// TestDetachedVolumeWhoseAttachmentIsKept detaches for a VolumeAttachment that the finalizer of another controller keeps.
 func TestDetachedVolumeWhoseAttachmentIsKept(t *testing.T) {
 	w := newFixture(t)
 	w.create("va", driverName)

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/internal/csimode"
@@ -83,18 +84,18 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 	if err != nil {
 		return a.recordError(ctx, va, "attachError", err, va.Status.Attached)
 	}
-	return a.recordAttached(ctx, va.Name, response.GetPublishContext())
+	return recordAttached(ctx, a.deps.Client, va.Name, response.GetPublishContext())
 }
 
 // recordAttached writes into the status that the volume is attached. It is a JSON patch because a merge patch keeps the keys of an
 // earlier context that it does not name, and the cache may not have that context yet.
-func (a *Attacher) recordAttached(ctx context.Context, name string, publishContext map[string]string) error {
+func recordAttached(ctx context.Context, client kubernetes.Interface, name string, publishContext map[string]string) error {
 	type operation struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
-	return a.send(ctx, name, types.JSONPatchType, []operation{
+	return send(ctx, client, name, types.JSONPatchType, []operation{
 		{"add", "/status/attached", true}, {"add", "/status/attachmentMetadata", publishContext}, {"add", "/status/attachError", nil},
 	}, "status")
 }
@@ -119,7 +120,7 @@ func (a *Attacher) prepare(
 }
 
 // detach unpublishes the volume and removes the finalizer. Without the finalizer nothing was ever published, or it is unpublished
-// already and only the finalizer of somebody else keeps the VolumeAttachment, whose status then has to be that of a detached one.
+// already and only the finalizer of another controller keeps the VolumeAttachment, whose status then has to be that of a detached one.
 func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	if slices.Contains(va.Finalizers, a.finalizer) {
 		if err := a.removePublication(ctx, va); err != nil {
@@ -302,15 +303,17 @@ func shorten(message string) string {
 }
 
 func (a *Attacher) patch(ctx context.Context, name string, change map[string]any, subresource ...string) error {
-	return a.send(ctx, name, types.MergePatchType, change, subresource...)
+	return send(ctx, a.deps.Client, name, types.MergePatchType, change, subresource...)
 }
 
-func (a *Attacher) send(ctx context.Context, name string, kind types.PatchType, change any, subresource ...string) error {
+func send(
+	ctx context.Context, client kubernetes.Interface, name string, kind types.PatchType, change any, subresource ...string,
+) error {
 	patch, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("encode patch of volume attachment %q: %w", name, err)
 	}
-	_, err = a.deps.Client.StorageV1().VolumeAttachments().Patch(ctx, name, kind, patch, metav1.PatchOptions{}, subresource...)
+	_, err = client.StorageV1().VolumeAttachments().Patch(ctx, name, kind, patch, metav1.PatchOptions{}, subresource...)
 	if err != nil {
 		return fmt.Errorf("patch volume attachment %q: %w", name, err)
 	}

@@ -49,7 +49,11 @@ func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 		return a.detach(ctx, va)
 	case va.Status.Attached && !a.isMissing(va):
 		a.clearMissing(name)
-		return nil
+		if va.Status.AttachError == nil {
+			return nil
+		}
+		// A publication that was repeated because the cache was behind has failed.
+		return a.patch(ctx, name, map[string]any{"status": map[string]any{"attachError": nil}}, "status")
 	}
 	if err := a.attach(ctx, va); err != nil {
 		return err

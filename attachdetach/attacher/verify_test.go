@@ -207,6 +207,25 @@ func TestPublishContextIsReplacedBeforeTheCacheHasTheFirst(t *testing.T) {
 	require.Equal(t, map[string]string{"lun": "3"}, w.get("va").Status.AttachmentMetadata)
 }
 
+// TestAttachedVolumeHasNoError fails to publish a volume again that is attached, because the cache is behind.
+func TestAttachedVolumeHasNoError(t *testing.T) {
+	held := make(chan struct{})
+	open := sync.OnceFunc(func() { close(held) })
+	defer open()
+	w := newFixtureWith(t, fixtureConfig{withoutCSINode: true, held: held})
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the missing CSINode must be reported")
+	w.csiNode()
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "it must be attached")
+	w.driver.set(func() { w.driver.err = errors.New("busy") })
+	require.NoError(t, w.client.StorageV1().CSINodes().Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	w.csiNode()
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.AttachError != nil }, "it must have failed")
+	open()
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.AttachError == nil }, "it is attached")
+	require.True(t, w.get("va").Status.Attached)
+}
+
 // TestVerificationOfWhatExternalAttacherHasAttached takes over from external-attacher, whose only record is the node's ID.
 func TestVerificationOfWhatExternalAttacherHasAttached(t *testing.T) {
 	l, log := newListingDriver(), &logBuffer{}

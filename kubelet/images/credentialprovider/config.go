@@ -66,8 +66,13 @@ func decode(data []byte) ([]configv1.CredentialProvider, error) {
 	if err := yamldoc.CheckOne(data); err != nil {
 		return nil, err
 	}
+	// The decoder below takes YAML that begins with a brace for JSON.
+	text, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, err
+	}
 	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(data, &kind); err != nil {
+	if err := json.Unmarshal(text, &kind); err != nil {
 		return nil, err
 	}
 	version, ok := strings.CutPrefix(kind.APIVersion, configGroup)
@@ -78,7 +83,7 @@ func decode(data []byte) ([]configv1.CredentialProvider, error) {
 	if err := errors.Join(configv1.AddToScheme(scheme), configv1beta1.AddToScheme(scheme), configv1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(data, nil, nil)
+	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(text, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -304,6 +304,24 @@ func TestBadConfigurations(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// TestFormsOfTheConfiguration reads YAML with and without braces, and JSON.
+func TestFormsOfTheConfiguration(t *testing.T) {
+	for _, config := range []string{
+		header + one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"),
+		`{apiVersion: kubelet.config.k8s.io/v1, kind: CredentialProviderConfig, providers: [{
+			name: p, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: [reg.example], defaultCacheDuration: 0s}]}`,
+		`{"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [{"name": "p",
+			"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "matchImages": ["reg.example"], "defaultCacheDuration": "0s"}]}`,
+	} {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
+		providers, _, err := credentialprovider.Load(file)
+		require.NoError(t, err)
+		require.Len(t, providers, 1)
+		require.Equal(t, []string{"reg.example"}, providers[0].MatchImages)
+	}
+}
+
 // TestDirectory reads all files of a directory and reports a missing program.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()

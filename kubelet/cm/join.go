@@ -12,8 +12,12 @@ import (
 	"syscall"
 )
 
+// namedHierarchy is the hierarchy of cgroup v1 without controllers that programs read to learn the cgroup of a process, where there
+// is one: systemd makes it, and container runtimes do where it does not run.
+const namedHierarchy = "name=systemd"
+
 // Join moves a process to the cgroup at this path from the root of the hierarchy, in each hierarchy that limits or counts what
-// Pods use. It creates the cgroup.
+// Pods use, and in that of systemd's name. It creates the cgroup.
 func (m *Manager) Join(group string, pid int) error {
 	dirs, err := m.joinDirs(group)
 	if err != nil {
@@ -61,7 +65,7 @@ func (m *Manager) joinDirs(group string) (map[string]string, error) {
 	dirs := map[string]string{}
 	for _, h := range hierarchies {
 		limits := slices.ContainsFunc(limitControllers, func(controller string) bool { return slices.Contains(h.Controllers, controller) })
-		if !limits && !slices.Contains(h.Controllers, "cpuacct") {
+		if !limits && !slices.Contains(h.Controllers, "cpuacct") && !slices.Contains(h.Controllers, namedHierarchy) {
 			continue
 		}
 		dir := filepath.Join(h.Dir, filepath.Join("/", group))

@@ -171,6 +171,8 @@ func TestNamesOfTheOutside(t *testing.T) {
 		}), "%s resolves to %v, %v", name, got, err)
 	}
 	resolvesTo("outside.example.", "192.0.2.7")
+	steady := strings.TrimSpace(c.mustRun("kubectl", "get", "service", "steady", "-o", "jsonpath={.spec.clusterIP}"))
+	resolvesTo("steady.default.svc.cluster.local.", steady) // the DNS sees a new Service a moment after the API server
 
 	// Names of the cluster resolve all the time, whatever happens to those of the outside.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -209,7 +211,7 @@ func TestNamesOfTheOutside(t *testing.T) {
 		looping.forwardTo(c.gateway())
 		write("nameserver " + looping.address + "\n")
 		c.out.waitFor(t, "lead back to the cluster's own DNS", c.ended)
-		resolvesTo("steady.default.svc.cluster.local.", strings.TrimSpace(c.mustRun("kubectl", "get", "service", "steady", "-o", "jsonpath={.spec.clusterIP}")))
+		resolvesTo("steady.default.svc.cluster.local.", steady)
 		write("nameserver " + first.address + "\n")
 		resolvesTo("outside.example.", "192.0.2.7")
 	})

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/volume/blockpin"
 )
@@ -113,7 +115,8 @@ func (l Layout) checkOwn(flag string) error {
 	return nil
 }
 
-// Reset stops what still runs of the cluster and deletes its data directory, if berth created that.
+// Reset stops what still runs of the cluster and deletes its data directory, if berth created that. Of one that is a file system of its
+// own it deletes the content.
 func (l Layout) Reset(ctx context.Context) error {
 	if _, err := os.Stat(l.DataDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -142,5 +145,23 @@ func (l Layout) Reset(ctx context.Context) error {
 			return err
 		}
 	}
-	return removal.Tree(l.DataDir)
+	return l.removeDataDir()
+}
+
+func (l Layout) removeDataDir() error {
+	mounted, err := mountinfo.Mounted(l.DataDir)
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", l.DataDir, err)
+	}
+	if !mounted {
+		return removal.Tree(l.DataDir)
+	}
+	entries, err := os.ReadDir(l.DataDir)
+	errs := []error{err}
+	for _, entry := range entries {
+		if entry.Name() != lostAndFound {
+			errs = append(errs, removal.Tree(filepath.Join(l.DataDir, entry.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }

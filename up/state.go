@@ -232,6 +232,9 @@ func (l Layout) foreignContent() (string, error) {
 		return "", fmt.Errorf("read --data-dir: %w", err)
 	}
 	for _, entry := range entries {
+		if entry.Name() == lostAndFound && entry.IsDir() {
+			continue
+		}
 		// A crash during the first start can leave these.
 		if !isolate.IsOwnFile(entry.Name()) && entry.Name() != memberDirName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
 			return entry.Name(), nil
@@ -241,6 +244,9 @@ func (l Layout) foreignContent() (string, error) {
 }
 
 const lockName = isolate.LockName
+
+// lostAndFound is the directory that the tools of ext4 make in each file system: a data directory may be one of its own.
+const lostAndFound = "lost+found"
 
 // makeDataDir makes the data directory and locks it. created reports whether it did not exist.
 func (l Layout) makeDataDir(ctx context.Context) (created bool, lock *os.File, err error) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/statefile/corrupt"
@@ -115,6 +116,29 @@ func TestFilesOfOthersAreKept(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, l.WhileStopped(t.Context(), func() error { replaced = true; return nil }))
 	require.True(t, replaced, "an empty directory is as good as none")
+}
+
+// TestADataDirMayBeAFileSystem starts in a new file system of ext4, and deletes its content.
+func TestADataDirMayBeAFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root: run the tests as root")
+	}
+	l := testLayout(t)
+	require.NoError(t, unix.Mount("tmpfs", l.DataDir, "tmpfs", 0, "mode=700"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(l.DataDir, 0)) })
+	found := filepath.Join(l.DataDir, lostAndFound)
+	require.NoError(t, os.Mkdir(found, 0o700))
+	require.NoError(t, l.saveState())
+	require.NoError(t, os.MkdirAll(filepath.Join(l.DataDir, "pki"), 0o700))
+	require.NoError(t, l.Reset(t.Context()))
+	entries, err := os.ReadDir(l.DataDir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.DirExists(t, found)
+
+	require.NoError(t, os.Remove(found))
+	require.NoError(t, os.WriteFile(found, nil, 0o600))
+	require.ErrorContains(t, l.saveState(), `contains "lost+found"`, "a file is none of ext4's tools")
 }
 
 func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {

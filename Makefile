@@ -205,6 +205,13 @@ vm-power-cuts: build ## cut the power of a machine CUTS=200 times at random mome
 	@./hack/install.sh $(VM_PACKAGES)
 	@cd vm && $(GO) test -tags vm -count=1 -timeout 0 -v -run '^TestPowerCuts$$' . -cuts $(or $(CUTS),200) -cuts-state $(BIN)/power-cuts.json $(ARGS)
 
+.PHONY: vm-power-moments
+vm-power-moments: build ## start a cluster on what a power cut leaves of a recorded disk at MOMENTS=200 moments: SEED=… DIR=… keeps the recording (root; 10 s each)
+	@RUN=true $(MAKE) --no-print-directory vm
+	@cd vm && $(GO) test -tags vm -c -o $(BIN)/vm.test . && exec ../hack/netns.sh $(BIN)/vm.test -test.timeout 0 -test.v \
+		-test.run '^TestPowerCutAtAnyMoment$$' -moments $(or $(MOMENTS),200) -moments-load 8m -moments-seed $(or $(SEED),0) \
+		-moments-dir "$(abspath $(DIR))" $(ARGS)
+
 .PHONY: vm-short
 vm-short: ## run the part of vm-test that CI runs: a kubelet under systemd (root; after make build; 10 minutes at most)
 	@./hack/vm-short.sh $(VM_PACKAGES)

@@ -100,7 +100,7 @@ type Config struct {
 	// ShutdownPeriods are how long Pods have to end when the machine shuts down, by priority. Without any its shutdown does not wait
 	// for this cluster but as systemd waits for any service.
 	ShutdownPeriods []nodeshutdown.Period
-	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
+	// UnsafeNoFsync lets etcd and containerd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// StartLock is a file that other clusters have locked, shared, until their Nodes are ready. What this one starts after its Node waits for
 	// them, shortly. Empty: it waits for none.

@@ -46,6 +46,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		ClusterMasquerade: machine.Firewall == "iptables",
 		AddressFilter:     c.addressFilter,
 		RegistryConfig:    c.registryConfig(),
+		UnsafeNoSync:      c.UnsafeNoFsync,
 		Machine:           machine,
 	}, nil
 }

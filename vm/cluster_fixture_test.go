@@ -54,9 +54,15 @@ func copyClusterPrograms(t *testing.T, dir string, more ...string) {
 func startCluster(t *testing.T, dir string, memoryMiB int) *Machine {
 	t.Helper()
 	m := start(t, Options{Shares: []Share{{Dir: dir, Path: clusterShare}}, Name: "node", MemoryMiB: memoryMiB})
+	enableCluster(t, m)
+	return m
+}
+
+// enableCluster makes the cluster a service of a machine that has its programs.
+func enableCluster(t *testing.T, m *Machine) {
+	t.Helper()
 	require.NoError(t, m.Run(t.Context(), "cat > /etc/systemd/system/berth.service", IO{Stdin: strings.NewReader(clusterUnit)}))
 	output(t, m, "systemctl daemon-reload && systemctl -q enable --now berth")
-	return m
 }
 
 // untilCluster gives commands to the cluster, each until it succeeds.

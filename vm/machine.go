@@ -166,6 +166,11 @@ func (m *Machine) bootOnce(ctx context.Context) error {
 	if m.sshPort, err = freePort(); err != nil {
 		return err
 	}
+	if m.options.WriteLog != "" {
+		if err := os.WriteFile(m.options.WriteLog, nil, 0o600); err != nil { // qemu opens a file that exists
+			return err
+		}
+	}
 	var tsc uint64
 	if m.accelerator != accelKVM {
 		tsc = tscKHz()
@@ -195,6 +200,10 @@ func (m *Machine) waitReady(ctx context.Context, listener net.Listener) error {
 	}()
 	select {
 	case err := <-ready:
+		if errors.Is(err, io.EOF) { // a qemu that ends says why
+			<-m.process.done
+			return fmt.Errorf("qemu ended: %w\n%s", m.process.err, m.process.output.String())
+		}
 		return err
 	case <-m.process.done:
 		return fmt.Errorf("qemu ended: %w\n%s", m.process.err, m.process.output.String())

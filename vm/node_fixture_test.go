@@ -92,10 +92,16 @@ func programArchive(t *testing.T, path, image string) []byte {
 	program, err := os.ReadFile(path)
 	require.NoError(t, err)
 	name := filepath.Base(path)
-	layer := tarFile(t, map[string][]byte{name: program})
+	return imageArchive(t, image, name, map[string][]byte{name: program})
+}
+
+// imageArchive returns the archive of an image with the files, which runs one of them.
+func imageArchive(t *testing.T, image, program string, files map[string][]byte) []byte {
+	t.Helper()
+	layer := tarFile(t, files)
 	sum := sha256.Sum256(layer)
 	config, err := json.Marshal(map[string]any{
-		"architecture": "amd64", "os": "linux", "config": map[string]any{"Entrypoint": []string{"/" + name}},
+		"architecture": "amd64", "os": "linux", "config": map[string]any{"Entrypoint": []string{"/" + program}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
 	require.NoError(t, err)

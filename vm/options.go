@@ -26,6 +26,9 @@ type Options struct {
 	MemoryMiB int
 	// DisksGiB are the sizes of further, empty disks: /dev/disk/by-id/virtio-disk1 and so on. They are sparse.
 	DisksGiB []int
+	// WriteLog is a file that gets, for package writelog, what the machine writes to the first of these disks; none if empty. It lasts from
+	// one Boot to the next.
+	WriteLog string
 	// Root is a disk that an earlier machine of the same image had, which is copied; one like the image if empty.
 	Root string
 	// Shares are directories of the host that the machine has a read-only copy of.
@@ -86,6 +89,9 @@ func (o Options) validate() error {
 		if prefix, err := netip.ParsePrefix(o.Address); err != nil || !prefix.Addr().Is4() {
 			return fmt.Errorf("address %q: want an IPv4 address with a prefix length, as 10.0.0.2/24", o.Address)
 		}
+	}
+	if o.WriteLog != "" && len(o.DisksGiB) == 0 {
+		return errors.New("a log of writes needs a disk")
 	}
 	for _, size := range o.DisksGiB {
 		if size < 1 {
@@ -161,7 +167,12 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 	// A flush of the guest's ends in the host's page cache, which outlives qemu: that is durable enough for [Machine.PowerCut].
 	drive("root", f.root, "qcow2", ",cache=unsafe")
 	for i, path := range f.disks {
-		drive("disk"+strconv.Itoa(i+1), path, "raw", ",cache=unsafe")
+		id := "disk" + strconv.Itoa(i+1)
+		if i == 0 && o.WriteLog != "" {
+			args = append(args, "-blockdev", loggedDisk(id, path, o.WriteLog), "-device", fmt.Sprintf("virtio-blk-pci,drive=%s,serial=%s", id, id))
+			continue
+		}
+		drive(id, path, "raw", ",cache=unsafe")
 	}
 	for i, path := range f.shares {
 		drive("share"+strconv.Itoa(i+1), path, "raw", ",readonly=on")
@@ -171,6 +182,13 @@ func qemuArgs(o Options, f files, accelerator string, sshPort int, machineID str
 			"-device", "virtio-net-pci,netdev=lan,mac="+f.networkMAC)
 	}
 	return args
+}
+
+// loggedDisk describes a disk of which each write is logged. Its flushes are logged, too, and else end in the host's page cache.
+func loggedDisk(id, path, log string) string {
+	escape := strings.NewReplacer(",", ",,")
+	return fmt.Sprintf("driver=blklogwrites,node-name=%s,discard=unmap,file.driver=file,file.filename=%s,file.discard=unmap,file.cache.no-flush=on,"+
+		"log.driver=file,log.filename=%s,log.cache.no-flush=on", id, escape.Replace(path), escape.Replace(log))
 }
 
 // shareDisk is the device of the i-th share in the machine.

@@ -86,6 +86,17 @@ func (x *logBuffer) count(what string) int {
 	return strings.Count(x.String(), what)
 }
 
+// waitPublished verifies until the volume is published again.
+func (l *listingDriver) waitPublished(w *fixture) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		w.clock.Step(attacher.DefaultVerifyPeriod)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.published["handle"] == "node-id"
+	}, "it must be published again")
+}
+
 func TestDetachedBehindOurBack(t *testing.T) {
 	l := newListingDriver()
 	w := newFixtureWith(t, fixtureConfig{publisher: l})
@@ -96,12 +107,7 @@ func TestDetachedBehindOurBack(t *testing.T) {
 		require.Equal(t, 1, l.calls, "what is as it should be is left alone")
 		delete(l.published, "handle")
 	})
-	w.eventually(func() bool {
-		w.clock.Step(attacher.DefaultVerifyPeriod)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.published["handle"] == "node-id"
-	}, "it must be published again")
+	l.waitPublished(w)
 	require.True(t, w.get("va").Status.Attached)
 
 	// If that fails, it must not count as attached.
@@ -238,12 +244,7 @@ func TestVerificationOfWhatExternalAttacherHasAttached(t *testing.T) {
 	l.waitVerifications(w, 5)
 	require.Zero(t, log.count("without a volume attachment"), "it has one")
 	l.set(func() { delete(l.published, "handle") })
-	w.eventually(func() bool {
-		w.clock.Step(attacher.DefaultVerifyPeriod)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.published["handle"] == "node-id"
-	}, "it must be published again")
+	l.waitPublished(w)
 }
 
 // A volume with a controllerPublishSecretRef is published and unpublished with that Secret.

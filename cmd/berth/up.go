@@ -206,7 +206,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	resources.OOMScoreAdj = flags.Int("oom-score-adj", up.DefaultOOMScoreAdj, "oom_score_adj of the cluster's own processes, which a machine without CAP_SYS_RESOURCE cannot lower")
 	f.eviction.add(flags, "those of Kubernetes, but of\na disk at most 2Gi")
 	f.shutdown.add(flags)
-	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power failure may lose the cluster")
+	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd and containerd skip fsync: faster tests, but a power failure may lose the cluster")
 	flags.DurationVar(&config.CertificateLifetime, "certificate-lifetime", 0, "how long certificates are valid (default: a year); for tests of their renewal")
 	_ = flags.MarkHidden("certificate-lifetime") // the flag exists
 	flags.StringVar(&config.StartLock, "start-lock", "", "a `file` that other clusters lock, shared, until their Nodes are ready: what this one starts after its own waits\n"+

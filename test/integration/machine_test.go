@@ -58,7 +58,7 @@ func newMachine(t testing.TB, c *cluster, i int) *machine {
 	m.runtime = containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(m.dir, "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(m.dir, "cni"), SandboxImage: imagestore.PauseName("v1"), Bridge: m.link + "p",
-		PodCIDR: pods, Gateway: pods.Addr().Next(),
+		PodCIDR: pods, Gateway: pods.Addr().Next(), UnsafeNoSync: true,
 		ClusterMasquerade: true, // not done by any component: the host has a route to these Pods
 	}
 	guardNode(t, filepath.Base(run), m.link, filepath.Dir(m.dir))

@@ -54,7 +54,7 @@ func newTestNode(t testing.TB, dir string) *testNode {
 	a := &testNode{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
 		Runtime: testRuntime, BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(t.TempDir(), "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(run, "net.d"), SandboxImage: imagestore.PauseName("v1"),
-		Bridge: fmt.Sprintf("bagent%d", network), PodCIDR: pods, Gateway: pods.Addr().Next(), ClusterMasquerade: true,
+		Bridge: fmt.Sprintf("bagent%d", network), PodCIDR: pods, Gateway: pods.Addr().Next(), ClusterMasquerade: true, UnsafeNoSync: true,
 	}}
 	guardNode(t, a.cgroup(), a.runtime.Bridge, dir)
 	var err error

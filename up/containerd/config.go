@@ -54,6 +54,8 @@ type Config struct {
 	RegistryConfig string
 	// SystemdCgroup lets systemd make the Pods' cgroups; the CRI client must then name slices as cgroup parents.
 	SystemdCgroup bool
+	// UnsafeNoSync lets images count as unpacked before their files are on the disk, where a power failure may lose them: for tests.
+	UnsafeNoSync bool
 	// Machine is what this machine has, from [Detect].
 	Machine Machine
 }

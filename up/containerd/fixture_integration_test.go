@@ -87,7 +87,7 @@ func newFixtureOn(t testing.TB, network int) *fixture {
 		BinDir:  bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:  fmt.Sprintf("brtest%d", network),
-		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,
+		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine, UnsafeNoSync: true,
 	}}
 	testproc.CleanupOnCrash(t, n.resources()) // like the next, before anything that it removes can exist
 	t.Cleanup(func() { n.cleanup(t) })

@@ -99,8 +99,15 @@ disabled_plugins = [
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
 
+# A layer is on the disk before it counts as unpacked. Else a power failure leaves empty files in an image that seems complete.
+[plugins."io.containerd.service.v1.diff-service"]
+  sync_fs = {{not .UnsafeNoSync}}
+
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = {{q .Machine.Snapshotter}}
+  # The transfer service, which would pull images, cannot do that.
+  use_local_image_pull = true
+  image_pull_with_sync_fs = {{not .UnsafeNoSync}}
   # How old image sizes may be, in seconds; each round walks all snapshots.
   stats_collect_period = 60
   [plugins."io.containerd.cri.v1.images".pinned_images]

@@ -196,14 +196,12 @@ func (m *Machine) waitReady(ctx context.Context, listener net.Listener) error {
 			_, err = conn.Read(make([]byte, 1))
 			err = errors.Join(err, conn.Close())
 		}
-		ready <- err
+		if !errors.Is(err, io.EOF) { // then qemu ends, which says why
+			ready <- err
+		}
 	}()
 	select {
 	case err := <-ready:
-		if errors.Is(err, io.EOF) { // a qemu that ends says why
-			<-m.process.done
-			return fmt.Errorf("qemu ended: %w\n%s", m.process.err, m.process.output.String())
-		}
 		return err
 	case <-m.process.done:
 		return fmt.Errorf("qemu ended: %w\n%s", m.process.err, m.process.output.String())

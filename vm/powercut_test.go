@@ -189,26 +189,48 @@ func (a *acknowledgements) has(after int, beginning string) bool {
 // requireAcknowledged compares what the cluster has with what was acknowledged.
 func requireAcknowledged(t *testing.T, m *Machine, acknowledged *acknowledgements) {
 	t.Helper()
-	numbers := strings.Fields(output(t, m, clusterBerth+"kubectl exec writer -- /busybox cat /disk/numbers"))
-	for i, number := range numbers {
-		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", numbers)
+	clusterContent{
+		numbers: strings.Fields(output(t, m, clusterBerth+"kubectl exec writer -- /busybox cat /disk/numbers")),
+		objects: strings.Fields(output(t, m, clusterBerth+"kubectl get secrets,pvc -o '"+objectsTemplate+"'")),
+		volumes: strings.Fields(output(t, m, "ls "+clusterDir+"/disks/volumes")),
+	}.requireAll(t, acknowledged.lines())
+}
+
+// objectsTemplate lets kubectl print KIND/NAME/PHASE of objects.
+const objectsTemplate = `go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{with .status.phase}}{{.}}{{end}} {{end}}`
+
+// clusterContent is what a cluster has after a power cut.
+type clusterContent struct {
+	// numbers are those in the volume, objects as objectsTemplate prints them, volumes and images their names.
+	numbers, objects, volumes, images []string
+}
+
+// requireAll requires everything that the lines acknowledge, and nothing that they say is gone.
+func (c clusterContent) requireAll(t *testing.T, lines []string) {
+	t.Helper()
+	for i, number := range c.numbers {
+		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", c.numbers)
 	}
-	there := strings.Fields(output(t, m, clusterBerth+`kubectl get secrets,pvc -o 'go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{with .status.phase}}{{.}}{{end}} {{end}}'`))
-	images := strings.Fields(output(t, m, "ls "+clusterDir+"/disks/volumes"))
 	bound := 0
-	for _, line := range acknowledged.lines() {
+	for _, line := range lines {
 		kind, name, _ := strings.Cut(line, " ")
 		switch kind {
 		case "number":
 			number, err := strconv.Atoi(name)
 			require.NoError(t, err, line)
-			require.LessOrEqual(t, number, len(numbers), "a number that was flushed is lost")
+			require.LessOrEqual(t, number, len(c.numbers), "a number that was flushed is lost")
 		case "secret":
-			require.Contains(t, there, "Secret/"+name+"/")
+			require.Contains(t, c.objects, "Secret/"+name+"/")
 		case "claim":
 			bound++
-			require.Contains(t, there, "PersistentVolumeClaim/"+name+"/Bound")
+			require.Contains(t, c.objects, "PersistentVolumeClaim/"+name+"/Bound")
+		case "gone":
+			require.False(t, slices.ContainsFunc(c.objects, func(object string) bool { return strings.HasPrefix(object, name+"/") }), "%s exists again", name)
+		case "image":
+			require.Contains(t, c.images, name)
+		case "ran":
+			require.Contains(t, c.objects, "Pod/"+name+"/Succeeded")
 		}
 	}
-	require.GreaterOrEqual(t, len(images), bound+1, "a volume that was acknowledged is lost")
+	require.GreaterOrEqual(t, len(c.volumes), bound+1, "a volume that was acknowledged is lost")
 }

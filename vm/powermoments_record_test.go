@@ -33,7 +33,7 @@ func recordPowerMoments(t *testing.T, dir string) {
 		Shares: []Share{{Dir: share, Path: clusterShare}}, Name: "node", MemoryMiB: 3072, DisksGiB: []int{momentsDisk}, WriteLog: log,
 	})
 	recorder := &recorder{log: log}
-	output(t, m, "disk=/dev/disk/by-id/virtio-disk1 && mkfs.ext4 -q $disk && mkdir -p "+clusterDir+" && mount $disk "+clusterDir+" && chmod 700 "+clusterDir+" && sync")
+	output(t, m, "disk=/dev/disk/by-id/virtio-disk1 && mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 $disk && mkdir -p "+clusterDir+" && mount $disk "+clusterDir+" && chmod 700 "+clusterDir+" && sync")
 	require.NoError(t, recorder.add(fileSystemMade))
 	enableCluster(t, m)
 	untilCluster(t, m, "images import "+clusterShare+"/busybox.tar", "kubectl apply -f "+clusterShare+"/cuts.yaml",
@@ -66,11 +66,11 @@ const removeObjects = `for i in $(seq 1000); do name=gone-$i
 END
 done`
 
-// importImages imports images, runs a Pod of every second one, and prints the number of each that is there, and that has run.
+// importImages imports images, runs a Pod of every second one, and prints the name of each image that is there, and of each Pod that has run.
 var importImages = fmt.Sprintf(`for i in $(seq 0 %d); do
-	%[2]s images import %[3]s/image-$i.tar >/dev/null && echo image $i
+	%[2]s images import %[3]s/image-$i.tar >/dev/null && echo image berth.dev/moment-$i:v1
 	[ $((i %% 2)) = 0 ] || { %[2]s kubectl create -f %[3]s/pod-$i.json >/dev/null &&
-		%[2]s kubectl wait pod/moment-$i --for=jsonpath='{.status.phase}'=Succeeded --timeout=120s >/dev/null && echo ran $i; }
+		%[2]s kubectl wait pod/moment-$i --for=jsonpath='{.status.phase}'=Succeeded --timeout=120s >/dev/null && echo ran moment-$i; }
 done`, momentsImages-1, clusterBerth, clusterShare)
 
 // recorder keeps what the machine prints.

@@ -278,8 +278,11 @@ func Errors(line string) []string {
 	return call{name: name, line: line}.errnos()
 }
 
-// from is the call at which Sweep goes on.
-var from = flag.Int("fault-from", 1, "leave out the system calls before this one")
+// The calls between which Sweep injects faults, so that processes may share them.
+var (
+	from = flag.Int("fault-from", 1, "leave out the system calls before this one")
+	to   = flag.Int("fault-to", 0, "leave out the system calls after this one; 0: none")
+)
 
 // Sweep calls inject with an Injector for each error of each call, of which it leaves out all but one of thin times -fault-every.
 // inject reports whether the fault had any effect on the result.
@@ -287,7 +290,11 @@ func Sweep(t *testing.T, calls []string, thin int, inject func(t *testing.T, in 
 	t.Helper()
 	step := *every * thin
 	number, injected, tolerated := 0, 0, 0
-	for nth := *from; nth <= len(calls); nth++ {
+	last := len(calls)
+	if *to > 0 {
+		last = min(last, *to)
+	}
+	for nth := *from; nth <= last; nth++ {
 		for errno := range Errors(calls[nth-1]) {
 			if number++; number%step != 0 {
 				continue

@@ -55,13 +55,14 @@ func Open(path string) (*Log, error) {
 // Close closes the log's file.
 func (l *Log) Close() error { return l.file.Close() }
 
-// End is the position behind the last request.
-func (l *Log) End() int64 {
-	if len(l.entries) == 0 {
-		return 0
+// Moments are the positions at which the requests have just begun, in their order: as long as the log was then, [Replay.Advance] has the
+// request and none after it.
+func (l *Log) Moments() []int64 {
+	moments := make([]int64, len(l.entries))
+	for i, e := range l.entries {
+		moments[i] = e.position + 1
 	}
-	last := l.entries[len(l.entries)-1]
-	return last.position + 1
+	return moments
 }
 
 func (l *Log) read() error {

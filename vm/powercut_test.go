@@ -203,14 +203,22 @@ const objectsTemplate = `go-template={{range .items}}{{.kind}}/{{.metadata.name}
 type clusterContent struct {
 	// numbers are those in the volume, objects as objectsTemplate prints them, volumes and images their names.
 	numbers, objects, volumes, images []string
+	// sizeMiB is the size of the volume with the numbers.
+	sizeMiB int
+}
+
+// requireConsecutive requires the numbers from 1 on.
+func requireConsecutive(t *testing.T, numbers []string) {
+	t.Helper()
+	for i, number := range numbers {
+		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", numbers)
+	}
 }
 
 // requireAll requires everything that the lines acknowledge, and nothing that they say is gone.
 func (c clusterContent) requireAll(t *testing.T, lines []string) {
 	t.Helper()
-	for i, number := range c.numbers {
-		require.Equal(t, strconv.Itoa(i+1), number, "the numbers of the volume: %v", c.numbers)
-	}
+	requireConsecutive(t, c.numbers)
 	bound := 0
 	for _, line := range lines {
 		kind, name, _ := strings.Cut(line, " ")
@@ -230,6 +238,12 @@ func (c clusterContent) requireAll(t *testing.T, lines []string) {
 			require.Contains(t, c.images, name)
 		case "ran":
 			require.Contains(t, c.objects, "Pod/"+name+"/Succeeded")
+		case "snapshot":
+			require.Contains(t, c.objects, "VolumeSnapshot/"+name+"/true")
+		case "expanded":
+			size, err := strconv.Atoi(name)
+			require.NoError(t, err, line)
+			require.GreaterOrEqual(t, c.sizeMiB, size, "the volume is smaller than it was")
 		}
 	}
 	require.GreaterOrEqual(t, len(c.volumes), bound+1, "a volume that was acknowledged is lost")

@@ -43,13 +43,13 @@ func recordPowerMoments(t *testing.T, dir string) {
 	ctx, cancel := context.WithTimeout(t.Context(), *momentsLoad)
 	defer cancel()
 	var working sync.WaitGroup
-	for _, work := range []string{writeNumbers, makeObjects(0), removeObjects, importImages} {
+	for _, work := range []string{writeNumbers, makeObjects(0), removeObjects, importImages, takeSnapshots, expandVolume} {
 		working.Go(func() { _ = m.Run(ctx, work, IO{Stdout: &positionWriter{to: recorder}, Stderr: t.Output()}) }) // it ends with the machine
 	}
 	<-ctx.Done()
 	require.NoError(t, m.PowerCut())
 	working.Wait()
-	for _, kind := range []string{"number", "secret", "claim", "gone", "image", "ran"} {
+	for _, kind := range []string{"number", "secret", "claim", "gone", "image", "ran", "snapshot", "expanded"} {
 		require.True(t, slices.ContainsFunc(recorder.lines, func(a acknowledgement) bool { return strings.HasPrefix(a.Line, kind+" ") }), "nothing of the kind %s", kind)
 	}
 	data, err := json.Marshal(recorder.lines)
@@ -72,6 +72,22 @@ var importImages = fmt.Sprintf(`for i in $(seq 0 %d); do
 	[ $((i %% 2)) = 0 ] || { %[2]s kubectl create -f %[3]s/pod-$i.json >/dev/null &&
 		%[2]s kubectl wait pod/moment-$i --for=jsonpath='{.status.phase}'=Succeeded --timeout=120s >/dev/null && echo ran moment-$i; }
 done`, momentsImages-1, clusterBerth, clusterShare)
+
+// takeSnapshots takes snapshots of the volume with the numbers, and prints the name of each before it is made and when it is ready.
+const takeSnapshots = `for i in $(seq 1000); do name=snap-$i
+	echo snapshotting $name
+	` + clusterBerth + `kubectl create -f - >/dev/null <<END && ` + clusterBerth + `kubectl wait volumesnapshot/$name --for=jsonpath='{.status.readyToUse}'=true --timeout=120s >/dev/null && echo snapshot $name
+{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "$name"}, "spec": {"source": {"persistentVolumeClaimName": "disk"}}}
+END
+	sleep 5
+done`
+
+// expandVolume makes that volume larger, and prints its size in MiB each time.
+const expandVolume = `for size in $(seq 65 1000); do
+	` + clusterBerth + `kubectl patch pvc disk -p '{"spec": {"resources": {"requests": {"storage": "'$size'Mi"}}}}' >/dev/null &&
+		` + clusterBerth + `kubectl wait pvc/disk --for=jsonpath='{.status.capacity.storage}'=${size}Mi --timeout=120s >/dev/null && echo expanded $size
+	sleep 10
+done`
 
 // recorder keeps what the machine prints.
 type recorder struct {

@@ -3,8 +3,6 @@
 package vm
 
 import (
-	"bytes"
-	"context"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/json"
@@ -17,11 +15,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/vm/writelog"
@@ -30,7 +26,7 @@ import (
 var (
 	moments     = flag.Int("moments", 3, "at how many random moments TestPowerCutAtAnyMoment cuts the power")
 	momentsFrom = flag.Int("moments-from", 0, "leave out the moments before this one, of the same seed")
-	momentsLoad = flag.Duration("moments-load", 3*time.Minute, "how long the machine of TestPowerCutAtAnyMoment works while its disk is recorded")
+	momentsLoad = flag.Duration("moments-load", 5*time.Minute, "how long the machine of TestPowerCutAtAnyMoment works while its disk is recorded")
 	momentsSeed = flag.Uint64("moments-seed", 0, "seed of the moments and of what the disk loses; 0: a new one")
 	momentsDir  = flag.String("moments-dir", "", "directory that keeps the recording of TestPowerCutAtAnyMoment; one that has a recording is used without the machine")
 )
@@ -92,7 +88,12 @@ func TestPowerCutAtAnyMoment(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, uint64(i)+1))
 		keep := []float64{0, 1, random.Float64()}[i%3]
 		disk := cutDisk(t, durable.Name(), replay, func() bool { return random.Float64() < keep })
-		before := slices.DeleteFunc(slices.Clone(lines), func(a acknowledgement) bool { return a.Position > position })
+		var before []string
+		for _, a := range lines {
+			if a.Position <= position {
+				before = append(before, a.Line)
+			}
+		}
 		if !t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Logf("seed %d: %d acknowledged, %d requests not flushed, kept %.2f of each", seed, len(before), replay.Pending(), keep)
 			checkPowerMoment(t, disk, before)
@@ -160,7 +161,7 @@ func momentsArchive(t *testing.T, i int) []byte {
 }
 
 // checkPowerMoment starts the cluster of a disk.
-func checkPowerMoment(t *testing.T, disk string, acknowledged []acknowledgement) {
+func checkPowerMoment(t *testing.T, disk string, lines []string) {
 	point := filepath.Join(t.TempDir(), "mnt")
 	require.NoError(t, os.Mkdir(point, 0o755))
 	runHost(t, "mount", "-o", "loop", disk, point)
@@ -176,9 +177,10 @@ func checkPowerMoment(t *testing.T, disk string, acknowledged []acknowledgement)
 	c.start()
 	defer c.stop()
 	var last []int
-	if slices.ContainsFunc(acknowledged, func(a acknowledgement) bool { return a.Line == podReady }) {
+	if slices.Contains(lines, podReady) {
 		c.waitFor("kubectl", "exec", "writer", "--", "/busybox", "true")
-		last = requireRecorded(t, c, acknowledged)
+		last = requireRecorded(t, c, lines)
+		requireRestored(t, c, lines)
 	} else { // the first start goes on
 		c.importImage(momentsArchive(t, 0))
 		c.waitFor("kubectl", "get", "serviceaccount", "default")
@@ -202,27 +204,76 @@ func checkPowerMoment(t *testing.T, disk string, acknowledged []acknowledgement)
 }
 
 // requireRecorded compares what the cluster has with what was acknowledged, and returns the numbers of the last images.
-func requireRecorded(t *testing.T, c *momentCluster, acknowledged []acknowledgement) (images []int) {
+func requireRecorded(t *testing.T, c *momentCluster, lines []string) (images []int) {
 	t.Helper()
-	var lines []string
-	for _, a := range acknowledged {
-		lines = append(lines, a.Line)
-		if name, ok := strings.CutPrefix(a.Line, "image "); ok {
+	for _, line := range lines {
+		if name, ok := strings.CutPrefix(line, "image "); ok {
 			var i int
 			_, err := fmt.Sscanf(name, imageFormat, &i)
-			require.NoError(t, err, a.Line)
+			require.NoError(t, err, line)
 			images = append(images, i)
 		}
 	}
 	const read = "[ ! -e /disk/numbers ] || /busybox cat /disk/numbers"
+	snapshots := c.output("kubectl", "get", "volumesnapshots", "-o", `go-template={{range .items}}{{.kind}}/{{.metadata.name}}/{{.status.readyToUse}} {{end}}`)
+	var size int
+	_, err := fmt.Sscanf(c.output("kubectl", "get", "pvc", "disk", "-o", "jsonpath={.status.capacity.storage}"), "%dMi", &size)
+	require.NoError(t, err)
 	clusterContent{
+		sizeMiB: size,
 		numbers: strings.Fields(c.output("kubectl", "exec", "writer", "--", "/busybox", "sh", "-c", read)),
-		objects: strings.Fields(c.output("kubectl", "get", "secrets,pvc,pods", "-o", objectsTemplate)),
+		objects: append(strings.Fields(c.output("kubectl", "get", "secrets,pvc,pods", "-o", objectsTemplate)), strings.Fields(snapshots)...),
 		volumes: globHost(t, filepath.Join(c.dir, "disks/volumes/*")),
 		images:  strings.Fields(c.output("images", "list")),
 	}.requireAll(t, lines)
 	return images[max(0, len(images)-3):]
 }
+
+// requireRestored restores the last snapshot: it has all numbers that were acknowledged before it was begun.
+func requireRestored(t *testing.T, c *momentCluster, lines []string) {
+	t.Helper()
+	name, last, before := "", 0, map[string]int{}
+	for _, line := range lines {
+		kind, value, _ := strings.Cut(line, " ")
+		switch kind {
+		case "number":
+			last, _ = strconv.Atoi(value) // requireAll has parsed it
+		case "snapshotting":
+			before[value] = last
+		case "snapshot":
+			name = value
+		}
+	}
+	if name == "" {
+		return
+	}
+	c.create(fmt.Sprintf(restoredManifest, c.output("kubectl", "get", "volumesnapshot", name, "-o", "jsonpath={.status.restoreSize}"), name, cutsWriter))
+	c.waitEnded("restored")
+	numbers := strings.Fields(c.output("kubectl", "logs", "restored"))
+	requireConsecutive(t, numbers)
+	require.GreaterOrEqual(t, len(numbers), before[name], "a number that was flushed before the snapshot is not in it")
+}
+
+// restoredManifest is a Pod that prints the numbers of a snapshot.
+const restoredManifest = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: restored}
+spec:
+  storageClassName: cuts
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: %s}}
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: %s}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: restored}
+spec:
+  restartPolicy: Never
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: restored}}]
+  containers:
+  - {name: main, image: %q, imagePullPolicy: Never, command: [/busybox, cat, /disk/numbers], volumeMounts: [{name: disk, mountPath: /disk}]}
+`
 
 func globHost(t *testing.T, pattern string) []string {
 	t.Helper()
@@ -234,130 +285,4 @@ func globHost(t *testing.T, pattern string) []string {
 func md5Of(content []byte) string {
 	sum := md5.Sum(content)
 	return hex.EncodeToString(sum[:])
-}
-
-// momentLimit is how long a step of a cluster on this machine may take.
-const momentLimit = 3 * time.Minute
-
-// momentCluster is a cluster on this machine, in namespaces of its own.
-type momentCluster struct {
-	t     *testing.T
-	dir   string
-	cmd   *exec.Cmd
-	out   tail
-	ended chan error
-}
-
-// start starts the cluster, and returns when it is ready.
-func (c *momentCluster) start() {
-	c.t.Helper()
-	port, err := freePort()
-	require.NoError(c.t, err)
-	c.cmd = c.command(context.WithoutCancel(c.t.Context()), "up", "--isolated", "--node-name", "node", "--api-port", strconv.Itoa(port),
-		"--eviction-hard", "memory.available<0%,nodefs.available<0%,imagefs.available<0%")
-	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
-	require.NoError(c.t, c.cmd.Start())
-	c.ended = make(chan error, 1)
-	go func(cmd *exec.Cmd) { c.ended <- cmd.Wait() }(c.cmd)
-	c.until(func() bool {
-		select {
-		case err := <-c.ended:
-			c.cmd = nil
-			require.FailNow(c.t, "the cluster does not start", "%v\n%s", err, &c.out)
-		default:
-		}
-		return strings.Contains(c.out.String(), "is ready after")
-	}, func() string { return "the cluster is not ready:\n" + c.out.String() })
-}
-
-// stop ends the cluster if it runs.
-func (c *momentCluster) stop() {
-	c.t.Helper()
-	if c.cmd == nil {
-		return
-	}
-	assert.NoError(c.t, c.cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case err := <-c.ended:
-		assert.NoError(c.t, err, &c.out)
-	case <-time.After(momentLimit):
-		assert.Fail(c.t, "the cluster does not end", &c.out)
-		assert.NoError(c.t, c.cmd.Process.Kill())
-		<-c.ended
-	}
-	c.cmd = nil
-}
-
-func (c *momentCluster) command(ctx context.Context, command string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(*programs, "berth"), append([]string{"--data-dir", c.dir, command}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(c.dir)) // people's kubeconfig is none of the test's
-	return cmd
-}
-
-// output runs a command of the cluster.
-func (c *momentCluster) output(command string, args ...string) string {
-	c.t.Helper()
-	out, err := c.command(c.t.Context(), command, args...).CombinedOutput()
-	require.NoError(c.t, err, "%s %v: %s", command, args, out)
-	return string(out)
-}
-
-// create makes the object of a manifest.
-func (c *momentCluster) create(manifest string) {
-	c.t.Helper()
-	cmd := c.command(c.t.Context(), "kubectl", "create", "-f", "-")
-	cmd.Stdin = strings.NewReader(manifest)
-	out, err := cmd.CombinedOutput()
-	require.NoError(c.t, err, "create %s: %s", manifest, out)
-}
-
-// importImage imports an archive.
-func (c *momentCluster) importImage(archive []byte) {
-	c.t.Helper()
-	cmd := c.command(c.t.Context(), "images", "import", "-")
-	cmd.Stdin = bytes.NewReader(archive)
-	out, err := cmd.CombinedOutput()
-	require.NoError(c.t, err, "%s", out)
-}
-
-// waitFor runs a command until it succeeds.
-func (c *momentCluster) waitFor(command string, args ...string) {
-	c.t.Helper()
-	var out []byte
-	c.until(func() (done bool) {
-		var err error
-		out, err = c.command(c.t.Context(), command, args...).CombinedOutput()
-		return err == nil
-	}, func() string {
-		pods, _ := c.command(c.t.Context(), "kubectl", "get", "pods,events").CombinedOutput()
-		return fmt.Sprintf("%s %v: %s\n%s", command, args, out, pods)
-	})
-}
-
-// waitEnded waits until the Pod has succeeded.
-func (c *momentCluster) waitEnded(pod string) {
-	c.t.Helper()
-	phase := ""
-	c.until(func() bool {
-		phase = c.output("kubectl", "get", "pod", pod, "-o", "jsonpath={.status.phase}")
-		return phase == "Succeeded" || phase == "Failed"
-	}, func() string { return c.output("explain", "pod", pod) })
-	if phase == "Failed" {
-		require.FailNow(c.t, "pod "+pod+" has failed", "%s\n%s", c.output("kubectl", "logs", pod), c.output("explain", "pod", pod))
-	}
-}
-
-// until asks until it is so.
-func (c *momentCluster) until(done func() bool, otherwise func() string) {
-	c.t.Helper()
-	deadline := time.After(momentLimit)
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for !done() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			require.FailNow(c.t, "it takes too long", otherwise())
-		}
-	}
 }

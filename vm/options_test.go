@@ -18,6 +18,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		`address "10.0.0.2": want an IPv4 address`:               {Network: network, Address: "10.0.0.2"},
 		`accelerator "xen": want kvm or tcg`:                     {Accelerator: "xen"},
 		"a disk of 0 GiB":                                        {DisksGiB: []int{1, 0}},
+		"a log of writes needs a disk":                           {WriteLog: "/m/log"},
 	} {
 		require.ErrorContains(t, options.withDefaults().validate(), want)
 	}
@@ -48,5 +49,10 @@ func TestQemuArguments(t *testing.T) {
 	require.Contains(t, kvm, "-accel kvm -cpu host")
 	require.NotContains(t, kvm, "tsc_early_khz")
 	require.NotContains(t, strings.Join(qemuArgs(options, f, accelTCG, 1, "0", 0), " "), "tsc_early_khz")
+	options.WriteLog = "/m/a,b"
+	logged := strings.Join(qemuArgs(options, f, accelTCG, 1, "0", 0), " ")
+	require.Contains(t, logged, "-blockdev driver=blklogwrites,node-name=disk1,discard=unmap,file.driver=file,file.filename=/m/disk1,")
+	require.Contains(t, logged, "log.filename=/m/a,,b,")
+	require.NotContains(t, logged, "file=/m/disk1,if=none")
 	require.Equal(t, "/dev/disk/by-id/virtio-share1", shareDisk(0))
 }

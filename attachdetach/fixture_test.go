@@ -2,7 +2,6 @@ package attachdetach_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -196,28 +195,18 @@ func (w *fixture) node(name string, change ...func(*corev1.Node)) {
 	require.NoError(w.t, err)
 }
 
-// updateNodeStatus changes a node's status as its kubelet, or an operator, does.
+// updateNodeStatus changes a node as its kubelet, or an operator, does.
 func (w *fixture) updateNodeStatus(name string, change func(*corev1.Node)) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	patchOf := func(obj any) []byte {
-		data, err := json.Marshal(obj)
-		require.NoError(w.t, err)
-		return data
-	}
-	node, err := w.client.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
-	require.NoError(w.t, err)
-	change(node)
-	status := map[string]any{"volumesInUse": node.Status.VolumesInUse, "conditions": node.Status.Conditions}
+	// By the tracker: the client has a lock of its own, under which it calls the reactors, and these wait for this one.
 	resource := corev1.SchemeGroupVersion.WithResource("nodes")
 	obj, err := w.client.Tracker().Get(resource, "", name)
 	require.NoError(w.t, err)
-	fresh := obj.(*corev1.Node).DeepCopy()
-	require.NoError(w.t, json.Unmarshal(patchOf(status["conditions"]), &fresh.Status.Conditions))
-	fresh.Status.VolumesInUse = node.Status.VolumesInUse
-	fresh.Spec.Taints, fresh.Annotations = node.Spec.Taints, node.Annotations
-	require.NoError(w.t, w.client.Tracker().Update(resource, fresh, ""))
+	node := obj.(*corev1.Node).DeepCopy()
+	change(node)
+	require.NoError(w.t, w.client.Tracker().Update(resource, node, ""))
 }
 
 func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {

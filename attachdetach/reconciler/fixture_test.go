@@ -149,6 +149,7 @@ type fakeStatuses struct {
 	writes  map[types.NodeName]int
 	fail    func(types.NodeName) error
 	block   chan struct{} // if not nil, writes wait until it is closed
+	blocked int           // how many writes have begun to wait
 	written func(types.NodeName)
 }
 
@@ -168,6 +169,9 @@ func (s *fakeStatuses) UpdateNodeStatusForNode(_ context.Context, node types.Nod
 	}
 	s.mu.Lock()
 	hold := s.block
+	if hold != nil {
+		s.blocked++
+	}
 	s.mu.Unlock()
 	if hold != nil {
 		<-hold
@@ -197,6 +201,23 @@ func (s *fakeStatuses) get(_ context.Context, name types.NodeName) (*corev1.Node
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, string(name))
 	}
 	return &corev1.Node{Status: corev1.NodeStatus{VolumesInUse: s.inUse[name]}}, nil
+}
+
+// hold lets writes wait from now on; open ends that.
+func (s *fakeStatuses) hold() (open func()) {
+	hold := make(chan struct{})
+	s.withLock(func() { s.block, s.blocked = hold, 0 })
+	return func() {
+		s.withLock(func() { s.block = nil })
+		close(hold)
+	}
+}
+
+// isHolding reports whether a write waits.
+func (s *fakeStatuses) isHolding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blocked > 0
 }
 
 func (s *fakeStatuses) withLock(f func()) {

@@ -191,7 +191,7 @@ func (e *Engine) reconcileDetach(pair cache.VolumeNode, attached cache.AttachedV
 	}
 	// An error means that the volume is not on the list, which is what is needed; the list is written in any case.
 	reported := e.deps.Actual.RemoveVolumeFromReportAsAttached(pair.Volume, pair.Node) == nil
-	e.detaching[pair] = pendingDetach{decision: decided, wasReported: reported}
+	e.detaching[pair] = pendingDetach{decision: decided, wasReported: reported, mounted: attached.MountedByNode}
 	e.statuses.write(e.operationCtx, pair.Node, pair)
 }
 
@@ -234,7 +234,8 @@ func (e *Engine) startDetach(pair cache.VolumeNode) {
 		delete(e.detaching, pair)
 		return
 	}
-	if e.deps.Desired.VolumeExists(pair.Volume, pair.Node) {
+	// A Pod may use it again, or the node may have reported only now that it has the volume mounted: then it is decided anew.
+	if e.deps.Desired.VolumeExists(pair.Volume, pair.Node) || attached.MountedByNode && !plan.mounted {
 		e.cancelDetach(pair)
 		e.inbox.addPair(pair)
 		return

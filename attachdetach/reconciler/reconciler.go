@@ -154,6 +154,7 @@ type Engine struct {
 type pendingDetach struct {
 	decision
 	wasReported bool
+	mounted     bool // as the node had reported when it was decided
 }
 
 // statusBackoff delays the retry of a node status write that failed.

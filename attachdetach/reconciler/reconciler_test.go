@@ -235,17 +235,33 @@ func TestPodThatComesBackDuringTheWrite(t *testing.T) {
 	pod := w.attachAndMount("d", "a")
 	w.setMounted("a")
 	w.waitIdle()
-	hold := make(chan struct{})
-	w.statuses.withLock(func() { w.statuses.block = hold })
+	open := w.statuses.hold()
 	w.deletePod(pod, "a", "d")
-	w.eventually(func() bool { return len(w.actual.GetNodesToUpdateStatusFor()) == 0 }, "the write must have begun")
+	w.eventually(w.statuses.isHolding, "the write must have begun")
 	w.pod("ns", "again", "a", disk("d"))
-	w.statuses.withLock(func() { w.statuses.block = nil })
-	close(hold)
+	open()
 	w.waitIdle()
 	w.eventually(func() bool { return w.statuses.hasVolume("a", "d") }, "it must be listed again")
 	require.Zero(t, w.storage.count("detach d a"))
 	require.Equal(t, attached, w.actual.GetAttachState(unique("d"), "a"))
+}
+
+// B-17: a node that reports a volume as mounted while the list is being written, and whose Node is deleted then, has its lease, too.
+func TestVolumeThatIsMountedDuringTheWrite(t *testing.T) {
+	w := newFixture(t)
+	w.start()
+	w.node("a")
+	pod := w.attachAndMount("d", "a")
+	w.setMounted("a")
+	w.waitIdle()
+	open := w.statuses.hold()
+	w.deletePod(pod, "a", "d")
+	w.eventually(w.statuses.isHolding, "the write must have begun")
+	w.setMounted("a", "d")
+	w.deleteNode("a")
+	open()
+	w.waitIdle()
+	w.requireDetachAfterGrace()
 }
 
 // a failed detach leaves an uncertain attachment that is off the list, and is retried after a pause
@@ -358,12 +374,11 @@ func TestDrainIsFewWrites(t *testing.T) {
 	}
 	w.waitIdle()
 	before := 0
-	hold := make(chan struct{})
-	w.statuses.withLock(func() { before = w.statuses.writes["a"]; w.statuses.block = hold })
+	open := w.statuses.hold()
+	w.statuses.withLock(func() { before = w.statuses.writes["a"] })
 	w.setMounted("a")
 	w.waitIdle()
-	w.statuses.withLock(func() { w.statuses.block = nil })
-	close(hold)
+	open()
 	for _, d := range names {
 		w.waitState(d, "a", detached)
 	}

@@ -221,7 +221,8 @@ func (a *Attacher) watch() error {
 	return nil
 }
 
-// needsSync accepts events after which a VolumeAttachment is new, is being deleted, or is no longer attached.
+// needsSync accepts events after which a VolumeAttachment is new, is being deleted, is no longer attached, or is attached and has an error:
+// a publication that was repeated because the cache was behind has failed, and the cache may have been up to date at its next attempt.
 func needsSync(event controller.Event) bool {
 	va, ok := event.Object.(*storagev1.VolumeAttachment)
 	if !ok || event.Type == controller.Deleted {
@@ -229,7 +230,7 @@ func needsSync(event controller.Event) bool {
 	}
 	old, known := event.Old.(*storagev1.VolumeAttachment)
 	return !known || old.UID != va.UID || old.DeletionTimestamp == nil && va.DeletionTimestamp != nil ||
-		old.Status.Attached && !va.Status.Attached
+		old.Status.Attached && !va.Status.Attached || va.Status.Attached && va.Status.AttachError != nil
 }
 
 // Start syncs VolumeAttachments until ctx ends, and returns when no call to the driver runs any more.

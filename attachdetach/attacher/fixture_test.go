@@ -202,9 +202,12 @@ func (w *fixture) createFrom(change func(va *storagev1.VolumeAttachment)) {
 	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "a"}
 	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
 	change(va)
-	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})
-	require.NoError(w.t, err)
+	// By the tracker: the client has a lock of its own, under which it calls the reactors, and these wait for this one.
+	require.NoError(w.t, w.client.Tracker().Create(attachments, va, ""))
 }
+
+// attachments is what the tracker keeps VolumeAttachments by.
+var attachments = storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 
 func (w *fixture) get(name string) *storagev1.VolumeAttachment {
 	va, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), name, metav1.GetOptions{})
@@ -221,10 +224,12 @@ func (w *fixture) eventually(f func() bool, what string) {
 func (w *fixture) change(name string, f func(va *storagev1.VolumeAttachment)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	va := w.get(name)
+	current, err := w.client.Tracker().Get(attachments, "", name) // not by the client, as in createFrom
+	require.NoError(w.t, err)
+	va := current.(*storagev1.VolumeAttachment).DeepCopy()
 	f(va)
 	va.ResourceVersion = w.nextVersion()
-	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+	require.NoError(w.t, w.client.Tracker().Update(attachments, va, ""))
 }
 
 // strip removes all annotations.

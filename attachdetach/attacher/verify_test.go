@@ -232,6 +232,16 @@ func TestAttachedVolumeHasNoError(t *testing.T) {
 	require.True(t, w.get("va").Status.Attached)
 }
 
+// TestErrorThatIsSeenLaterThanTheAttachment has the cache see the error when nothing is left to be tried again.
+func TestErrorThatIsSeenLaterThanTheAttachment(t *testing.T) {
+	w := newFixture(t)
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	w.change("va", func(va *storagev1.VolumeAttachment) { va.Status.AttachError = &storagev1.VolumeError{Message: "busy"} })
+	w.eventually(func() bool { return w.get("va").Status.AttachError == nil }, "it is attached")
+	require.True(t, w.get("va").Status.Attached)
+}
+
 // TestVerificationOfWhatExternalAttacherHasAttached takes over from external-attacher, whose only record is the node's ID.
 func TestVerificationOfWhatExternalAttacherHasAttached(t *testing.T) {
 	l, log := newListingDriver(), &logBuffer{}

@@ -64,6 +64,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	if err := removeUnfinished(s.config.DataDir); err != nil {
+		return err
+	}
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return fmt.Errorf("open etcd data in %q: %w", s.config.DataDir, err)

@@ -1,0 +1,70 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
+)
+
+// removeUnfinished removes what a first start has left that was cut short, by the end of the process or of the machine's power: a log in which
+// nothing is committed, not even that the member is one. etcd takes the log for that of a member that has joined, and this one would
+// wait for ever for others to elect it. Nothing was ever acknowledged then. What cannot be read is left to etcd, which says why.
+func removeUnfinished(dataDir string) error {
+	member := filepath.Join(dataDir, "member")
+	if !wal.Exist(filepath.Join(member, "wal")) || hasCommitted(filepath.Join(member, "wal")) || hasData(filepath.Join(member, "snap")) {
+		return nil
+	}
+	if err := os.RemoveAll(member); err != nil {
+		return fmt.Errorf("remove the etcd data of a start that was cut short: %w", err)
+	}
+	return nil
+}
+
+// hasCommitted reports whether the log has, or may have, anything that is committed.
+func hasCommitted(dir string) bool {
+	log, err := wal.OpenForRead(zap.NewNop(), dir, walpb.Snapshot{})
+	if err != nil {
+		return true
+	}
+	defer log.Close()
+	_, state, _, err := log.ReadAll()
+	return err != nil || state.Commit > 0
+}
+
+// hasData reports whether the database has, or may have, keys, or there are snapshots.
+func hasData(dir string) bool {
+	snapshots, err := filepath.Glob(filepath.Join(dir, "*.snap"))
+	if err != nil || len(snapshots) > 0 {
+		return true
+	}
+	path := filepath.Join(dir, "db")
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return true
+	}
+	defer db.Close()
+	found := false
+	err = db.View(func(tx *bbolt.Tx) error {
+		if keys := tx.Bucket([]byte("key")); keys != nil {
+			first, _ := keys.Cursor().First()
+			found = first != nil
+		}
+		return nil
+	})
+	return err != nil || found
+}

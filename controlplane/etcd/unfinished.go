@@ -19,7 +19,9 @@ import (
 // wait for ever for others to elect it. Nothing was ever acknowledged then. What cannot be read is left to etcd, which says why.
 func removeUnfinished(dataDir string) error {
 	member := filepath.Join(dataDir, "member")
-	if !wal.Exist(filepath.Join(member, "wal")) || hasCommitted(filepath.Join(member, "wal")) || hasData(filepath.Join(member, "snap")) {
+	log := filepath.Join(member, "wal")
+	// The log comes last: it is read as a whole, and at all but a first start the database is enough.
+	if !wal.Exist(log) || hasData(filepath.Join(member, "snap")) || hasCommitted(log) {
 		return nil
 	}
 	if err := os.RemoveAll(member); err != nil {

@@ -94,14 +94,7 @@ func TestPendingOperationDoesNotStartTheTimer(t *testing.T) {
 // a pair that is gone by the time of its detach is not detached.
 func TestPairThatVanishesDuringTheWrite(t *testing.T) {
 	w := newFixture(t)
-	w.start()
-	w.node("a")
-	pod := w.attachAndMount("d", "a")
-	w.setMounted("a")
-	w.waitIdle()
-	open := w.statuses.hold()
-	w.deletePod(pod, "a", "d")
-	w.eventually(w.statuses.isHolding, "the write must have begun")
+	open := w.holdDetach()
 	w.actual.MarkVolumeAsDetached(unique("d"), "a")
 	open()
 	w.waitIdle()

@@ -227,17 +227,25 @@ func TestListIsWrittenBeforeTheDetach(t *testing.T) {
 	w.waitState("d", "a", detached)
 }
 
-// A Pod that comes back while the list is being written keeps its volume.
-func TestPodThatComesBackDuringTheWrite(t *testing.T) {
-	w := newFixture(t)
+// holdDetach starts the reconciler, and brings the disk d to where it is about to be detached from the node a: the write of the node's list has
+// begun, and goes on with open.
+func (w *fixture) holdDetach() (open func()) {
+	w.t.Helper()
 	w.start()
 	w.node("a")
 	pod := w.attachAndMount("d", "a")
 	w.setMounted("a")
 	w.waitIdle()
-	open := w.statuses.hold()
+	open = w.statuses.hold()
 	w.deletePod(pod, "a", "d")
 	w.eventually(w.statuses.isHolding, "the write must have begun")
+	return open
+}
+
+// A Pod that comes back while the list is being written keeps its volume.
+func TestPodThatComesBackDuringTheWrite(t *testing.T) {
+	w := newFixture(t)
+	open := w.holdDetach()
 	w.pod("ns", "again", "a", disk("d"))
 	open()
 	w.waitIdle()
@@ -249,14 +257,7 @@ func TestPodThatComesBackDuringTheWrite(t *testing.T) {
 // B-17: a node that reports a volume as mounted while the list is being written, and whose Node is deleted then, has its lease, too.
 func TestVolumeThatIsMountedDuringTheWrite(t *testing.T) {
 	w := newFixture(t)
-	w.start()
-	w.node("a")
-	pod := w.attachAndMount("d", "a")
-	w.setMounted("a")
-	w.waitIdle()
-	open := w.statuses.hold()
-	w.deletePod(pod, "a", "d")
-	w.eventually(w.statuses.isHolding, "the write must have begun")
+	open := w.holdDetach()
 	w.setMounted("a", "d")
 	w.deleteNode("a")
 	open()

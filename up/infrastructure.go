@@ -110,9 +110,11 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 		return g
 	}
 	l.start(func(ctx context.Context) {
+		ended := false
 		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
-			err := c.runContainerd(ctx, g.runtime)
+			err := c.runContainerd(ctx, g.runtime, ended)
 			if err != nil {
+				ended = true
 				g.runtime.recordExit(err)
 			}
 			return err
@@ -158,6 +160,7 @@ func (c *Cluster) controlplaneProgram() supervisor.Program {
 		"--pod-cidr", c.PodCIDR,
 		"--node-name", c.NodeName,
 		"--node-ip", c.NodeIP().String(),
+		"--database-checker", c.Program("containerd"),
 		"--log-level", level,
 	}
 	if c.APIAddress != "" {

@@ -70,8 +70,9 @@ func (l Layout) cleanupNetwork(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// runContainerd runs containerd, and sets ready once it can run Pods and has berth's images.
-func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
+// runContainerd runs containerd, and sets ready once it can run Pods and has berth's images. ended says that an earlier one has ended by
+// itself, which damaged databases cause.
+func (c *Cluster) runContainerd(ctx context.Context, ready *readiness, ended bool) error {
 	config, err := c.containerdConfig()
 	if err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
@@ -80,7 +81,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	adopted := c.adopted(containerdName)
 	if !adopted {
 		c.progress.Starting("containerd")
-		if err := c.prepareContainerd(ctx, config); err != nil {
+		if err := c.prepareContainerd(ctx, config, ended); err != nil {
 			return err
 		}
 	}
@@ -88,11 +89,15 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 }
 
 // prepareContainerd does what is to be done before containerd starts.
-func (c *Cluster) prepareContainerd(ctx context.Context, config containerd.Config) error {
+func (c *Cluster) prepareContainerd(ctx context.Context, config containerd.Config, ended bool) error {
 	if err := config.CheckFree(ctx); err != nil {
 		return err
 	}
-	if err := config.SetAsideDamaged(ctx, c.logger); err != nil {
+	err := config.SetAsideDamaged(ctx, c.logger)
+	if err == nil && ended {
+		err = config.SetAsideDamagedPages(ctx, c.logger)
+	}
+	if err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
 	}
 	if err := config.Write(); err != nil {

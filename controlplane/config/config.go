@@ -67,6 +67,9 @@ type Config struct {
 	// UnsafeNoFsync lets etcd skip fsync: for tests only, a power cut then loses
 	// the cluster.
 	UnsafeNoFsync bool
+	// DatabaseChecker is a program that says whether a database is whole, as
+	// `containerd check-database FILE`. It is asked about etcd's after a crash.
+	DatabaseChecker string
 }
 
 // Validate returns the first error in c; it names the flag.

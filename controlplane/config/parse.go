@@ -40,6 +40,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
 	flags.BoolVar(&c.UnsafeNoFsync, "unsafe-no-fsync", false,
 		"etcd skips fsync: for tests only, a power cut loses the cluster")
+	flags.StringVar(&c.DatabaseChecker, "database-checker", "",
+		"program that says whether a database is whole, as `containerd check-database FILE` does: after a crash it is asked about etcd's")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

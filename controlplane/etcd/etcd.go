@@ -41,6 +41,9 @@ type Config struct {
 	LogLevel string
 	// UnsafeNoFsync skips fsync. For tests only.
 	UnsafeNoFsync bool
+	// Checker is a program that is asked whether the database is whole before it is opened, as `containerd check-database FILE`; empty for
+	// none. It is for a store that has ended by itself.
+	Checker string
 }
 
 // Endpoint is what the API server's --etcd-servers must be to reach socket.
@@ -62,6 +65,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	config, err := s.embedConfig()
 	if err != nil {
+		return err
+	}
+	if err := s.setAsideDamaged(ctx); err != nil {
 		return err
 	}
 	if err := removeUnfinished(s.config.DataDir); err != nil {

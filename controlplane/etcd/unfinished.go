@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -42,7 +43,14 @@ func hasCommitted(dir string) bool {
 }
 
 // hasData reports whether the database has, or may have, keys, or there are snapshots.
-func hasData(dir string) bool {
+func hasData(dir string) (has bool) {
+	// bbolt panics on a damaged page, and the kernel ends whoever reads one that the disk does not have any more.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			has = true
+		}
+	}()
 	snapshots, err := filepath.Glob(filepath.Join(dir, "*.snap"))
 	if err != nil || len(snapshots) > 0 {
 		return true

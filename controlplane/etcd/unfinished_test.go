@@ -18,11 +18,18 @@ import (
 // run runs the store in the directory while do does something with it.
 func run(t *testing.T, dir string, do func(client *clientv3.Client)) {
 	t.Helper()
+	runWith(t, Config{DataDir: dir}, do)
+}
+
+// runWith is run with the rest of a configuration.
+func runWith(t *testing.T, config Config, do func(client *clientv3.Client)) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "etcd.sock")
+	config.Socket, config.LogLevel = socket, "error"
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- New(Config{DataDir: dir, Socket: socket, LogLevel: "error"}).Run(ctx, func() { close(ready) })
+		ended <- New(config).Run(ctx, func() { close(ready) })
 	}()
 	defer func() {
 		cancel()

@@ -225,23 +225,32 @@ func damagePod(name string, disks bool) string {
 		"volumes": [%s], "containers": [%s]}}`, name, disks, volumes, shell(script, `"name": "main", "volumeMounts": [`+mounts+`]`))
 }
 
+// keptData is what the Pods of damagePod see in their volumes.
+var keptData = map[string]string{
+	"keeper": "of a ConfigMap in /v/disk in /v/local in /v/scratch of a Secret ", "mapped": "of a ConfigMap in /v/scratch of a Secret ",
+}
+
 // waitKept waits until the Pods run and see all their data.
 func (c *cluster) waitKept(when string) {
 	c.t.Helper()
-	for pod, want := range map[string]string{
-		"keeper": "of a ConfigMap in /v/disk in /v/local in /v/scratch of a Secret ", "mapped": "of a ConfigMap in /v/scratch of a Secret ",
-	} {
-		var out string
-		err := c.poll(func(context.Context) bool {
-			var err error
-			out, err = c.run("kubectl", "exec", pod, "--", "/bin/busybox", "sh", "-c", "cat /v/*/value")
-			return err == nil && out == want
-		})
-		if err != nil {
-			events, _ := c.run("kubectl", "get", "pods,events")
-			explained, _ := c.run("explain", "pod", pod)
-			require.NoError(c.t, err, "%s: the data of Pod %s: %s\n%s\n%s", when, pod, out, events, explained)
-		}
+	for pod := range keptData {
+		c.waitPodKept(pod, when)
+	}
+}
+
+// waitPodKept waits until the Pod runs and sees all its data.
+func (c *cluster) waitPodKept(pod, when string) {
+	c.t.Helper()
+	var out string
+	err := c.poll(func(context.Context) bool {
+		var err error
+		out, err = c.run("kubectl", "exec", pod, "--", "/bin/busybox", "sh", "-c", "cat /v/*/value")
+		return err == nil && out == keptData[pod]
+	})
+	if err != nil {
+		events, _ := c.run("kubectl", "get", "pods,events")
+		explained, _ := c.run("explain", "pod", pod)
+		require.NoError(c.t, err, "%s: the data of Pod %s: %s\n%s\n%s", when, pod, out, events, explained)
 	}
 }
 

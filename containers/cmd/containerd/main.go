@@ -1,4 +1,5 @@
-// Command containerd is containerd of the pinned version, all of it, and the plugin of package idlememory.
+// Command containerd is containerd of the pinned version, all of it, the plugin of package idlememory, and the command of package
+// databasecheck.
 package main
 
 import (
@@ -8,12 +9,15 @@ import (
 
 	"github.com/containerd/containerd/v2/cmd/containerd/command"
 
+	"github.com/berth-dev/berth/containers/databasecheck"
 	_ "github.com/berth-dev/berth/containers/idlememory"
 	_ "github.com/containerd/containerd/v2/cmd/containerd/builtins"
 )
 
 func main() {
-	if err := command.App().Run(context.Background(), os.Args); err != nil {
+	app := command.App()
+	app.Commands = append(app.Commands, databasecheck.Command())
+	if err := app.Run(context.Background(), os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "containerd:", err)
 		os.Exit(1)
 	}

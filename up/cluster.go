@@ -282,7 +282,11 @@ func (c *Cluster) runUntilDone(ctx context.Context) (keptPods bool, err error) {
 			return false, ignoreStop(ctx, fmt.Errorf("node %s: %w", c.NodeName, err))
 		}
 	}
-	if err := required.wait(ctx); err != nil {
+	endReports := c.reportSlowStart(ctx, startingPart{name: "the API server", ready: required.api, log: c.Log("controlplane")},
+		startingPart{name: containerdName, ready: required.runtime, log: c.Log(containerdName)})
+	err = required.wait(ctx)
+	endReports()
+	if err != nil {
 		return false, ignoreStop(ctx, err)
 	}
 	components, err := c.startComponents(ctx)

@@ -61,6 +61,16 @@ func (l *readiness) recordExit(err error) {
 	}
 }
 
+// isDone reports whether it is ready or has failed.
+func (l *readiness) isDone() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // wait waits until it is ready, and returns why it failed.
 func (l *readiness) wait(ctx context.Context) error {
 	select {

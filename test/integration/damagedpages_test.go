@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,7 +14,7 @@ import (
 
 // TestStartsOnDamagedPages kills a cluster that has a Pod with volumes, and damages the pages of a database: of containerd's, which are set
 // aside with the images, and of etcd's, which is made again from its log. The programs end because of that; then the cluster starts with
-// all that is its own.
+// all that is its own. A damaged value, which no program notices, is reported.
 func TestStartsOnDamagedPages(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	c := newIsolatedCluster(t)
@@ -46,6 +47,20 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	out, _ := c.run("doctor") // the machine may have other findings, which are errors
 	require.Contains(t, out, "db.damaged")
 	require.Contains(t, out, "containerd.damaged")
+	c.stop()
+
+	// A value that is damaged within its page ends nothing: the start says what it waits for, and the log has it.
+	database := filepath.Join(c.dataDir, "etcd/member/snap/db")
+	data := readFile(t, database)
+	kind := []byte(`"kind":"CustomResourceDefinition"`)
+	require.Contains(t, string(data), string(kind))
+	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, kind, make([]byte, len(kind))), 0o600))
+	c.launch("--unsafe-no-fsync")
+	c.out.waitFor(t, "the API server is not ready after 20s; the last error in "+filepath.Join(c.dataDir, "log", "controlplane.log"), c.ended)
+	require.NoError(t, c.interrupt())
+	require.NoError(t, os.Rename(database, database+".old"))
+	c.up("--unsafe-no-fsync")
+	c.waitPodKept("keeper", "the database is made again")
 	c.stop()
 	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
 }

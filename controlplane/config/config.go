@@ -68,7 +68,8 @@ type Config struct {
 	// the cluster.
 	UnsafeNoFsync bool
 	// DatabaseChecker is a program that says whether a database is whole, as
-	// `containerd check-database FILE`. It is asked about etcd's after a crash.
+	// `containerd check-database FILE`. It is asked about etcd's after a crash,
+	// and when etcd's log is damaged.
 	DatabaseChecker string
 }
 

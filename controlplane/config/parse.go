@@ -41,7 +41,8 @@ func Parse(args []string, help io.Writer) (*Config, error) {
 	flags.BoolVar(&c.UnsafeNoFsync, "unsafe-no-fsync", false,
 		"etcd skips fsync: for tests only, a power cut loses the cluster")
 	flags.StringVar(&c.DatabaseChecker, "database-checker", "",
-		"program that says whether a database is whole, as `containerd check-database FILE` does: after a crash it is asked about etcd's")
+		"program that says whether a database is whole, as `containerd check-database FILE` does: it is asked about etcd's after a crash,\n"+
+			"and when etcd's log is damaged")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

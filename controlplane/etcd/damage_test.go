@@ -1,11 +1,14 @@
 package etcd
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -68,13 +71,74 @@ func TestDamagedDatabaseIsMadeAgain(t *testing.T) {
 
 	database := filepath.Join(dir, "member", "snap", "db")
 	damagePages(t, database)
-	runWith(t, Config{DataDir: dir, Checker: checker(t, exitDamaged)}, func(client *clientv3.Client) {
+	runWith(t, Config{DataDir: dir, Checker: checker(t, exitDamaged), Crashed: true}, func(client *clientv3.Client) {
 		require.Equal(t, want, content(t, client))
 		_, err := client.Get(t.Context(), "last", clientv3.WithRev(10))
 		require.ErrorContains(t, err, "compacted", "what was removed stays removed")
 	})
 	require.FileExists(t, database+".damaged")
 	run(t, dir, func(client *clientv3.Client) { require.Equal(t, want, content(t, client)) })
+}
+
+// TestDamagedLogIsMadeAnew flips a bit at the beginning, in the middle and in the last change of a log: the database has everything.
+func TestDamagedLogIsMadeAnew(t *testing.T) {
+	for name, at := range map[string]float64{"the beginning": 0, "the middle": 0.5, "the end": 1} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "etcd")
+			fill(t, dir, 1000)
+			var want string
+			run(t, dir, func(client *clientv3.Client) { want = content(t, client) })
+			damageLog(t, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), at)
+
+			err := New(Config{DataDir: dir, Socket: filepath.Join(t.TempDir(), "s"), LogLevel: "error"}).Run(t.Context(), func() {})
+			require.ErrorContains(t, err, "is damaged", "nothing says that the database is whole")
+			err = New(Config{DataDir: dir, Socket: filepath.Join(t.TempDir(), "s"), LogLevel: "error", Checker: checker(t, exitDamaged)}).Run(t.Context(), func() {})
+			require.ErrorContains(t, err, "berth snapshot restore", "the database is damaged, too")
+			require.NoDirExists(t, filepath.Join(dir, "member.damaged"))
+
+			runWith(t, Config{DataDir: dir, Checker: checker(t, 0)}, func(client *clientv3.Client) {
+				require.Equal(t, want, content(t, client))
+				_, err := client.Put(t.Context(), "after", "it")
+				require.NoError(t, err)
+			})
+			require.FileExists(t, filepath.Join(dir, "member.damaged", "member", "snap", "db"), "what was damaged is kept")
+			run(t, dir, func(client *clientv3.Client) {
+				response, err := client.Get(t.Context(), "after")
+				require.NoError(t, err)
+				require.Len(t, response.Kvs, 1)
+			})
+		})
+	}
+}
+
+// TestDamagedLogLosesNothing flips a bit anywhere: in a change, a checksum, a length or a snapshot.
+func TestDamagedLogLosesNothing(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	saved := filepath.Join(t.TempDir(), "etcd")
+	fill(t, saved, 300)
+	var want string
+	run(t, saved, func(client *clientv3.Client) { want = content(t, client) })
+	for range 20 {
+		dir, at := filepath.Join(t.TempDir(), "etcd"), random.Float64()
+		require.NoError(t, os.CopyFS(dir, os.DirFS(saved)))
+		damageLog(t, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), at)
+		runWith(t, Config{DataDir: dir, Checker: checker(t, 0), UnsafeNoFsync: true}, func(client *clientv3.Client) {
+			require.Equal(t, want, content(t, client), "seed %d, at %v of the log", seed, at)
+		})
+		require.NoError(t, os.RemoveAll(dir))
+	}
+}
+
+// damageLog changes a byte of what is written of the log, at a place from 0, the beginning, to 1.
+func damageLog(t *testing.T, path string, at float64) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	written := len(bytes.TrimRight(data, "\x00"))
+	const header = 8 // the length of the first record
+	data[header+int(at*float64(written-header-2))] ^= 0x10
+	require.NoError(t, os.WriteFile(path, data, 0o600))
 }
 
 // damagePages replaces all pages but those that describe the database.
@@ -98,7 +162,7 @@ func TestDatabaseThatCannotBeMadeAgain(t *testing.T) {
 	require.NoError(t, os.Rename(filepath.Join(logs, "0000000000000000-0000000000000000.wal"), filepath.Join(logs, "0000000000000001-0000000000000050.wal")))
 	database := filepath.Join(dir, "member", "snap", "db")
 	damagePages(t, database)
-	err := New(Config{DataDir: dir, Socket: filepath.Join(t.TempDir(), "s"), LogLevel: "error", Checker: checker(t, exitDamaged)}).Run(t.Context(), func() {})
+	err := New(Config{DataDir: dir, Socket: filepath.Join(t.TempDir(), "s"), LogLevel: "error", Checker: checker(t, exitDamaged), Crashed: true}).Run(t.Context(), func() {})
 	require.ErrorContains(t, err, database)
 	require.ErrorContains(t, err, "page 7 is another")
 	require.ErrorContains(t, err, "berth snapshot restore")
@@ -111,7 +175,7 @@ func TestDatabaseThatIsNotKnownToBeDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "etcd")
 			revision := fill(t, dir, 100)
-			runWith(t, Config{DataDir: dir, Checker: program}, func(client *clientv3.Client) {
+			runWith(t, Config{DataDir: dir, Checker: program, Crashed: true}, func(client *clientv3.Client) {
 				response, err := client.Get(t.Context(), "last")
 				require.NoError(t, err)
 				require.Equal(t, revision, response.Header.Revision)

@@ -18,6 +18,9 @@ import (
 // Its default of 2 GiB fills up under a few thousand pods with frequent events.
 const quotaBytes = 8 << 30
 
+// memberName is the member's name. Only etcd's own log shows it.
+const memberName = "berth"
+
 // memberURL is the peer address that a member must have in its own records.
 // Nothing listens there. It must never change: it is part of the cluster's identity.
 const memberURL = "http://localhost:2380"
@@ -41,9 +44,10 @@ type Config struct {
 	LogLevel string
 	// UnsafeNoFsync skips fsync. For tests only.
 	UnsafeNoFsync bool
-	// Checker is a program that is asked whether the database is whole before it is opened, as `containerd check-database FILE`; empty for
-	// none. It is for a store that has ended by itself.
+	// Checker is a program that says whether a database is whole, as `containerd check-database FILE`; empty for none: what is damaged stays so.
 	Checker string
+	// Crashed says that an earlier store has ended by itself: the database is checked before it is opened.
+	Crashed bool
 }
 
 // Endpoint is what the API server's --etcd-servers must be to reach socket.
@@ -67,11 +71,18 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setAsideDamaged(ctx); err != nil {
-		return err
+	if s.config.Crashed {
+		if err := s.setAsideDamaged(ctx); err != nil {
+			return err
+		}
 	}
 	if err := removeUnfinished(s.config.DataDir); err != nil {
 		return err
+	}
+	if damage := s.damageOfLog(); damage != nil {
+		if err := s.remakeLog(ctx, damage); err != nil {
+			return err
+		}
 	}
 	server, err := embed.StartEtcd(config)
 	if err != nil {
@@ -105,7 +116,7 @@ func (s *Server) embedConfig() (*embed.Config, error) {
 		return nil, fmt.Errorf("parse member address: %w", err)
 	}
 	config := embed.NewConfig()
-	config.Name = "berth"
+	config.Name = memberName
 	config.Dir = s.config.DataDir
 	config.ListenPeerUrls = nil
 	config.AdvertisePeerUrls = []url.URL{*member}

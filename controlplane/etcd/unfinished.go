@@ -43,14 +43,7 @@ func hasCommitted(dir string) bool {
 }
 
 // hasData reports whether the database has, or may have, keys, or there are snapshots.
-func hasData(dir string) (has bool) {
-	// bbolt panics on a damaged page, and the kernel ends whoever reads one that the disk does not have any more.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if recover() != nil {
-			has = true
-		}
-	}()
+func hasData(dir string) bool {
 	snapshots, err := filepath.Glob(filepath.Join(dir, "*.snap"))
 	if err != nil || len(snapshots) > 0 {
 		return true
@@ -63,18 +56,29 @@ func hasData(dir string) (has bool) {
 	if err != nil {
 		return true
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
-	if err != nil {
-		return true
-	}
-	defer db.Close()
 	found := false
-	err = db.View(func(tx *bbolt.Tx) error {
+	err = view(path, func(tx *bbolt.Tx) {
 		if keys := tx.Bucket([]byte("key")); keys != nil {
 			first, _ := keys.Cursor().First()
 			found = first != nil
 		}
-		return nil
 	})
 	return err != nil || found
+}
+
+// view reads a database that nothing has open.
+func view(path string, read func(tx *bbolt.Tx)) (err error) {
+	// bbolt panics on a damaged page, and the kernel ends whoever reads one that the disk does not have any more.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("read the database %s: %v", path, cause)
+		}
+	}()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error { read(tx); return nil })
 }

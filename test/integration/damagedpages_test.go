@@ -13,8 +13,8 @@ import (
 )
 
 // TestStartsOnDamagedPages kills a cluster that has a Pod with volumes, and damages the pages of a database: of containerd's, which are set
-// aside with the images, and of etcd's, which is made again from its log. The programs end because of that; then the cluster starts with
-// all that is its own. A damaged value, which no program notices, is reported.
+// aside with the images, and of etcd's, which is made again from its log; and the log, which is made again from the database. The cluster
+// starts with all that is its own. A damaged value, which no program notices, is reported.
 func TestStartsOnDamagedPages(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	c := newIsolatedCluster(t)
@@ -24,15 +24,19 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	c.apply(damagePod("keeper", true))
 	c.waitPodKept("keeper", "before any damage")
 	c.mustRun("kubectl", "exec", "keeper", "--", "/bin/busybox", "sync")
-	for _, database := range []struct{ path, aside, remedy string }{
-		{"etcd/member/snap/db", "etcd/member/snap/db.damaged", "nothing is lost"},
-		{"containerd/io.containerd.snapshotter.v1.overlayfs/metadata.db", "containerd.damaged", "imported again"},
-		{"containerd/io.containerd.metadata.v1.bolt/meta.db", "containerd.damaged-2", "imported again"},
+	for _, database := range []struct {
+		path, aside, remedy string
+		damage              func(t *testing.T, path string)
+	}{
+		{"etcd/member/snap/db", "etcd/member/snap/db.damaged", "nothing is lost", damagePages},
+		{"etcd/member/wal/0000000000000000-0000000000000000.wal", "etcd/member.damaged", "made again from its database", flipBit},
+		{"containerd/io.containerd.snapshotter.v1.overlayfs/metadata.db", "containerd.damaged", "imported again", damagePages},
+		{"containerd/io.containerd.metadata.v1.bolt/meta.db", "containerd.damaged-2", "imported again", damagePages},
 	} {
 		uid := c.mustRun("kubectl", "get", "pod", "keeper", "-o", "jsonpath={.metadata.uid}")
 		c.killIsolation(t)
 		c.cleanup()
-		damagePages(t, filepath.Join(c.dataDir, database.path))
+		database.damage(t, filepath.Join(c.dataDir, database.path))
 		c.up("--unsafe-no-fsync")
 		require.Equal(t, uid, c.mustRun("kubectl", "get", "pod", "keeper", "-o", "jsonpath={.metadata.uid}"), "after %s is damaged", database.path)
 		importShell(t, c)
@@ -63,6 +67,14 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	c.waitPodKept("keeper", "the database is made again")
 	c.stop()
 	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
+}
+
+// flipBit changes a bit of the first change that a log has.
+func flipBit(t *testing.T, path string) {
+	t.Helper()
+	data := readFile(t, path)
+	data[1000] ^= 4
+	require.NoError(t, os.WriteFile(path, data, 0o600))
 }
 
 // damagePages overwrites all pages of a database but those that describe it, as a device does that loses what it had acknowledged.

@@ -174,7 +174,10 @@ func tuneMemory(ctx context.Context) {
 
 // phases returns the components in the order of their start. reported is closed when a Node has been reported to the API server.
 func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][]supervisor.Component {
-	store := newStore(c)
+	store := etcd.New(etcd.Config{
+		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
+		Checker: c.DatabaseChecker, Crashed: hasCrashed(c), // damaged pages cause crashes
+	})
 	server := apiserver.New(deps, c)
 	ensureRBAC := func(ctx context.Context, _ func()) error {
 		listed, err := listedrbac.New(ctx, deps.Admin)
@@ -209,15 +212,6 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][
 		{{Name: statuspipe.APIServer, Run: server.Run}},
 		last,
 	}
-}
-
-// newStore returns the store. Its database is checked if an earlier process has crashed: damaged pages cause that.
-func newStore(c *config.Config) *etcd.Server {
-	store := etcd.Config{DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync}
-	if hasCrashed(c) {
-		store.Checker = c.DatabaseChecker
-	}
-	return etcd.New(store)
 }
 
 // hasCrashed reports whether an earlier process of this run of the cluster has ended without removing its socket: the Node has been reported

@@ -55,8 +55,13 @@ func (f *populator) isSelected(node *corev1.Node) bool {
 // syncNode updates both states of the world from the Node.
 func (f *populator) syncNode(name string) {
 	nodeName := types.NodeName(name)
+	last, deleted := f.deleted.take(nodeName)
 	node, err := f.listers.nodes.Get(name)
 	if err != nil { // it does not exist
+		if deleted {
+			f.actual.SetVolumesMountedByNode(last, nodeName)
+			f.retryUnmounted(nodeName, f.nodes[nodeName].inUse, last)
+		}
 		delete(f.nodes, nodeName)
 		f.unmanageNode(nodeName)
 		f.engine.NodeChanged(nodeName)

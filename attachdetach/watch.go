@@ -88,7 +88,10 @@ func (a *components) watch(claimChanged func(namespace, name string)) ([]toolsca
 			}
 		}
 		registration, err := source.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: func(obj any) {
+				a.populator.deleted.note(obj)
+				add(obj)
+			},
 		})
 		if err != nil {
 			return nil, fmt.Errorf("add event handler: %w", err)

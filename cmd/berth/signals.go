@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,8 +20,20 @@ import (
 // signalExitCode returns the exit code of a command that ended early because ctx was cancelled.
 func signalExitCode(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
-// isInterrupted reports whether an error only says that the work was cancelled, or by which signal.
+// isInterrupted reports whether an error only says that the work was cancelled, or by which signal. Of errors that were joined, each
+// has to: what failed besides, as the cleanup, is not told otherwise. One that has another error as its detail is a single error.
 func isInterrupted(err error) bool {
+	switch wrapper := err.(type) { //nolint:errorlint // errors.As and errors.Is pass over what is joined
+	case interface{ Unwrap() []error }:
+		if reflect.TypeOf(err) != reflect.TypeOf(errors.Join(err)) {
+			break
+		}
+		return !slices.ContainsFunc(wrapper.Unwrap(), func(err error) bool { return !isInterrupted(err) })
+	case interface{ Unwrap() error }:
+		if inner := wrapper.Unwrap(); inner != nil {
+			return isInterrupted(inner)
+		}
+	}
 	return errors.Is(err, context.Canceled) || errors.As(err, new(signals.Signal)) || status.Code(err) == codes.Canceled
 }
 

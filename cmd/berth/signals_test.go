@@ -41,6 +41,29 @@ func TestExitCodeIsThatOfTheSignal(t *testing.T) {
 	require.False(t, ok, "there was no signal")
 }
 
+// TestInterruptedWithAnotherError ends a command by a signal, and something else fails while it ends.
+func TestInterruptedWithAnotherError(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(signals.Signal{Signal: syscall.SIGINT})
+	canceled, full := fmt.Errorf("list: %w", context.Canceled), errors.New("disk full")
+	for name, test := range map[string]struct {
+		err         error
+		interrupted bool
+	}{
+		"both are of the signal":           {errors.Join(canceled, status.Error(codes.Canceled, "stop")), true},
+		"one of them":                      {errors.Join(canceled, full), false},
+		"one of them, wrapped":             {fmt.Errorf("save: %w", errors.Join(full, canceled)), false},
+		"one of them, two levels below":    {errors.Join(canceled, errors.Join(canceled, full)), false},
+		"with what was tried until then":   {fmt.Errorf("wait: %w (last error: %w)", context.Cause(ctx), full), true},
+		"with that, and a cleanup's error": {errors.Join(fmt.Errorf("wait: %w (last error: %w)", canceled, full), full), false},
+	} {
+		for _, cmd := range []*cobra.Command{{}, markService(&cobra.Command{})} {
+			_, ok := interruptedExitCode(ctx, cmd, test.err)
+			require.Equal(t, test.interrupted, ok, name)
+		}
+	}
+}
+
 // TestASilentInputDoesNotHoldUp sends Ctrl-C while a command waits for input.
 func TestASilentInputDoesNotHoldUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

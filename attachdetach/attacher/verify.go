@@ -64,7 +64,7 @@ func (a *Attacher) canListPublished(ctx context.Context) (bool, error) {
 		has[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], err
 }
 
-// verifyOnce publishes again the volumes that others have unpublished, and logs those that others have published. An
+// verifyOnce publishes again the volumes that the driver does not list as published, and logs those that others have published. An
 // attachment that was created or deleted during the driver's call is left to the next verification: the VolumeAttachments
 // are read before and after it.
 func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
@@ -77,8 +77,8 @@ func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
 		return err
 	}
 	for at, attachment := range before {
-		nodes, listed := published[at.volume]
-		if listed && !slices.Contains(nodes, at.node) {
+		// Also one that the driver does not list at all: to publish what is published changes nothing.
+		if !slices.Contains(published[at.volume], at.node) {
 			a.markMissing(attachment)
 		}
 	}
@@ -175,7 +175,7 @@ func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string
 
 // markMissing publishes the attachment again, unless the VolumeAttachment was replaced meanwhile.
 func (a *Attacher) markMissing(attachment attachmentRef) {
-	a.deps.Logger.Warn("volume was unpublished in the storage by others; publishing it again", "attachment", attachment.name)
+	a.deps.Logger.Warn("the driver does not list the volume as published to its node; publishing it again", "attachment", attachment.name)
 	a.mu.Lock()
 	a.missing[attachment.name] = attachment.uid
 	a.mu.Unlock()

@@ -26,6 +26,8 @@ type listingDriver struct {
 	*driver
 	lists   int // how often it was asked to
 	listErr error
+	// unlisted has it leave out the volume.
+	unlisted bool
 }
 
 var _ attacher.Lister = (*listingDriver)(nil)
@@ -51,6 +53,9 @@ func (l *listingDriver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest
 	if r.StartingToken == "" {
 		l.lists++
 		return &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{entry("other")}, NextToken: "1"}, l.listErr
+	}
+	if l.unlisted {
+		return &csi.ListVolumesResponse{}, l.listErr
 	}
 	return &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{entry("handle")}}, l.listErr
 }
@@ -122,6 +127,20 @@ func TestDetachedBehindOurBack(t *testing.T) {
 	}, "the loss must be reported")
 	l.set(func() { l.err = nil })
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "and repaired")
+}
+
+// TestVolumeThatIsNotListed has a driver that lists no volume that is published nowhere.
+func TestVolumeThatIsNotListed(t *testing.T) {
+	l := newListingDriver()
+	w := newFixtureWith(t, fixtureConfig{publisher: l})
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	l.set(func() {
+		l.unlisted = true
+		delete(l.published, "handle")
+	})
+	l.waitPublished(w)
+	require.True(t, w.get("va").Status.Attached)
 }
 
 func TestAttachedBehindOurBack(t *testing.T) {

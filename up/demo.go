@@ -53,6 +53,14 @@ func newClient(path string) (*kubernetes.Clientset, error) {
 	return client, nil
 }
 
+// showDemo runs the demo. If it fails, it says so; the node, which is ready, runs on.
+func (c *Cluster) showDemo(ctx context.Context) {
+	if err := c.demo(ctx); err != nil && ctx.Err() == nil {
+		c.progress.Failed("demo", err)
+		c.logger.Warn("the demo has failed", "error", err)
+	}
+}
+
 // demo applies the demo, waits until its Pod is ready, explains how it became ready, and fetches its page once.
 func (c *Cluster) demo(ctx context.Context) error {
 	config, err := clientConfig(c.ownerKubeconfig())

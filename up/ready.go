@@ -78,10 +78,10 @@ func (c *Cluster) reportReady(ctx context.Context) error {
 	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n%s  try         %s\n  see it      %s\n  stop        Ctrl-C\n",
 		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), nodePorts, c.Hint("kubectl get pods -A"), seeIt)
 	c.link.Up(c.readyText())
-	if !c.config.Demo {
-		return nil
+	if c.config.Demo {
+		c.showDemo(ctx)
 	}
-	return c.demo(ctx)
+	return nil
 }
 
 // reportAPIReady is reportReady for a cluster without a node.

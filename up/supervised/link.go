@@ -44,10 +44,11 @@ func Connect() (*Link, error) {
 	if _, err := unix.FcntlInt(supervisor.LinkFD, unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 		return nil, errors.New("only the supervisor of berth up starts this command")
 	}
-	return connect(os.NewFile(supervisor.LinkFD, "supervisor"))
+	return Open(os.NewFile(supervisor.LinkFD, "supervisor"))
 }
 
-func connect(file *os.File) (*Link, error) {
+// Open returns the connection over a socket, and reads the supervisor's Hello.
+func Open(file *os.File) (*Link, error) {
 	l := &Link{
 		file: file, input: json.NewDecoder(file), output: json.NewEncoder(file),
 		adopted: make(map[string]bool), exits: make(map[string]chan error), early: make(map[string]error),

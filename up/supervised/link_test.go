@@ -34,7 +34,7 @@ func connected(t *testing.T, running ...string) (*Link, *peer) {
 		hello.Running[name] = nil
 	}
 	require.NoError(t, p.write.Encode(hello))
-	link, err := connect(ours)
+	link, err := Open(ours)
 	require.NoError(t, err)
 	served := make(chan struct{})
 	go func() {

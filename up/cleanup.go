@@ -102,7 +102,7 @@ func hasSocketArgument(argv []string, socket string) bool {
 
 // checkOwn returns an error, which names the flag, if the data directory has files that are not of a cluster.
 func (l Layout) checkOwn(flag string) error {
-	if _, err := os.Stat(l.statePath()); err == nil {
+	if _, err := os.Stat(l.statePath()); err == nil || l.isPartlyRestored() {
 		return nil
 	}
 	foreign, err := l.foreignContent()
@@ -159,7 +159,7 @@ func (l Layout) removeDataDir() error {
 	entries, err := os.ReadDir(l.DataDir)
 	errs := []error{err}
 	for _, entry := range entries {
-		if entry.Name() != lostAndFound {
+		if entry.Name() != removal.LostAndFound {
 			errs = append(errs, removal.Tree(filepath.Join(l.DataDir, entry.Name())))
 		}
 	}

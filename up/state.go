@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/statefile"
 	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/removal"
+	"github.com/berth-dev/berth/up/savedcluster"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -157,6 +158,9 @@ func (l Layout) saveState() error {
 	case errors.Is(err, fs.ErrNotExist):
 		if foreign, err := l.foreignContent(); err != nil {
 			return err
+		} else if l.isPartlyRestored() {
+			return fmt.Errorf("--data-dir %s has a part of a cluster, because `berth snapshot restore` was interrupted: repeat that with --replace, "+
+				"or delete the directory with --reset", l.DataDir)
 		} else if foreign != "" {
 			return fmt.Errorf("--data-dir %s contains %q but no cluster.json: restore that file from a backup if this is a cluster's directory; "+
 				"if it is not, choose another one", l.DataDir, foreign)
@@ -232,7 +236,7 @@ func (l Layout) foreignContent() (string, error) {
 		return "", fmt.Errorf("read --data-dir: %w", err)
 	}
 	for _, entry := range entries {
-		if entry.Name() == lostAndFound && entry.IsDir() {
+		if entry.Name() == removal.LostAndFound && entry.IsDir() {
 			continue
 		}
 		// A crash during the first start can leave these.
@@ -243,10 +247,13 @@ func (l Layout) foreignContent() (string, error) {
 	return "", nil
 }
 
-const lockName = isolate.LockName
+// isPartlyRestored reports whether a restore to a data directory that is a file system of its own was interrupted.
+func (l Layout) isPartlyRestored() bool {
+	_, err := os.Stat(filepath.Join(l.DataDir, savedcluster.WorkName))
+	return err == nil
+}
 
-// lostAndFound is the directory that the tools of ext4 make in each file system: a data directory may be one of its own.
-const lostAndFound = "lost+found"
+const lockName = isolate.LockName
 
 // makeDataDir makes the data directory and locks it. created reports whether it did not exist.
 func (l Layout) makeDataDir(ctx context.Context) (created bool, lock *os.File, err error) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/statefile/corrupt"
+	"github.com/berth-dev/berth/up/removal"
+	"github.com/berth-dev/berth/up/savedcluster"
 )
 
 func testLayout(t *testing.T) Layout {
@@ -126,7 +128,7 @@ func TestADataDirMayBeAFileSystem(t *testing.T) {
 	l := testLayout(t)
 	require.NoError(t, unix.Mount("tmpfs", l.DataDir, "tmpfs", 0, "mode=700"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(l.DataDir, 0)) })
-	found := filepath.Join(l.DataDir, lostAndFound)
+	found := filepath.Join(l.DataDir, removal.LostAndFound)
 	require.NoError(t, os.Mkdir(found, 0o700))
 	require.NoError(t, l.saveState())
 	require.NoError(t, os.MkdirAll(filepath.Join(l.DataDir, "pki"), 0o700))
@@ -139,6 +141,20 @@ func TestADataDirMayBeAFileSystem(t *testing.T) {
 	require.NoError(t, os.Remove(found))
 	require.NoError(t, os.WriteFile(found, nil, 0o600))
 	require.ErrorContains(t, l.saveState(), `contains "lost+found"`, "a file is none of ext4's tools")
+}
+
+// TestADataDirThatIsPartlyRestored is what an interrupted restore leaves: it is none to start in, but one to restore to again or to delete.
+func TestADataDirThatIsPartlyRestored(t *testing.T) {
+	l := testLayout(t)
+	for _, dir := range []string{"etcd", savedcluster.WorkName} {
+		require.NoError(t, os.Mkdir(filepath.Join(l.DataDir, dir), 0o700))
+	}
+	require.ErrorContains(t, l.saveState(), "restore")
+	restored := false
+	require.NoError(t, l.WhileStopped(t.Context(), func() error { restored = true; return nil }))
+	require.True(t, restored)
+	require.NoError(t, l.Reset(t.Context()))
+	require.NoDirExists(t, l.DataDir)
 }
 
 func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/internal/shellword"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/freeze"
+	"github.com/berth-dev/berth/up/removal"
 	"github.com/berth-dev/berth/up/savedcluster"
 	"github.com/berth-dev/berth/version"
 )
@@ -229,12 +231,13 @@ func replacedLayout(cmd *cobra.Command, replace bool) (up.Layout, error) {
 	return layout, err
 }
 
+// isNotEmpty reports whether a data directory exists and has more than a new file system has.
 func isNotEmpty(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return len(entries) > 0, err
+	return slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() != removal.LostAndFound }), err
 }
 
 // fork makes --data-dir a copy of a saved cluster.

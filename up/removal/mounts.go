@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// LostAndFound is the directory that the tools of ext4 make in each file system: a data directory may be one of its own.
+const LostAndFound = "lost+found"
+
 // UnmountBelow unmounts everything mounted below dir, the deepest first, and dir where it is a mount of itself, made to share what is mounted
 // below it. Another mount of dir, as of a disk for it, is its user's and stays. It continues after an error and returns all of them.
 func UnmountBelow(dir string) error {

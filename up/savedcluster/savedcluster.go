@@ -3,6 +3,7 @@
 package savedcluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/treecopy"
+	"github.com/berth-dev/berth/up/removal"
 )
 
 const (
@@ -127,19 +129,27 @@ func (s Store) copyHeld(ctx context.Context, info *Info, to string, hold Hold) (
 	return err
 }
 
-// isTransient reports whether a path in a data directory is of one run only: locks, and the logs of components. Logs of Pods stay.
+// isTransient reports whether a path in a data directory is of one run only, as locks and the logs of components, or of its file system.
+// Logs of Pods stay.
 func isTransient(path string) bool {
 	dir, file := filepath.Split(path)
-	return path == "lock" || path == "controlplane.lock" || dir == "log/" && strings.Contains(file, ".log")
+	return path == lockName || path == WorkName || path == removal.LostAndFound || path == "controlplane.lock" || dir == "log/" && strings.Contains(file, ".log")
 }
 
 // Copy copies a saved cluster to a data directory, which must not exist or be empty, and prepares it there. prepare is called with the path of
 // the copy before it is moved to dataDir, so that a copy that is not complete never is a data directory.
 func (s Store) Copy(ctx context.Context, name, dataDir string, prepare func(copy string, info Info) error) error {
-	return s.place(ctx, name, dataDir, prepare, func(made, _ string) error {
+	notEmpty := fmt.Errorf("--data-dir %s exists and is not empty: choose another directory", dataDir)
+	return s.place(ctx, name, dataDir, prepare, func(made, aside string, mounted bool) error {
+		if mounted {
+			if former, err := contentOf(dataDir); err != nil || len(former) > 0 {
+				return cmp.Or(err, notEmpty)
+			}
+			return replaceContent(made, dataDir, aside)
+		}
 		err := os.Rename(made, dataDir) // replaces an empty directory
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
-			return fmt.Errorf("--data-dir %s exists and is not empty: choose another directory", dataDir)
+			return notEmpty
 		}
 		return err
 	})
@@ -147,10 +157,16 @@ func (s Store) Copy(ctx context.Context, name, dataDir string, prepare func(copy
 
 // Replace is Copy for a data directory that exists: the copy takes its place, and the former content is deleted. The caller has its lock.
 func (s Store) Replace(ctx context.Context, name, dataDir string, prepare func(copy string, info Info) error) error {
-	return s.place(ctx, name, dataDir, prepare, func(made, aside string) error {
+	return s.place(ctx, name, dataDir, prepare, func(made, aside string, mounted bool) error {
 		// place deletes the former content next, so that the copy must be on the disk then.
 		if err := syncFilesystem(made); err != nil {
 			return err
+		}
+		if mounted {
+			if err := replaceContent(made, dataDir, aside); err != nil {
+				return err
+			}
+			return syncFilesystem(dataDir)
 		}
 		if err := os.Rename(dataDir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -162,8 +178,10 @@ func (s Store) Replace(ctx context.Context, name, dataDir string, prepare func(c
 	})
 }
 
-// place makes a copy beside dataDir and moves it there. move may put the former content at aside.
-func (s Store) place(ctx context.Context, name, dataDir string, prepare func(string, Info) error, move func(made, aside string) error) (err error) {
+// place makes a copy beside dataDir, or in it where that is mounted, and moves it there. move may put the former content at aside.
+func (s Store) place(
+	ctx context.Context, name, dataDir string, prepare func(string, Info) error, move func(made, aside string, mounted bool) error,
+) (err error) {
 	info, err := s.Get(name)
 	if err != nil {
 		return err
@@ -171,7 +189,15 @@ func (s Store) place(ctx context.Context, name, dataDir string, prepare func(str
 	if err := os.MkdirAll(filepath.Dir(dataDir), 0o755); err != nil {
 		return err
 	}
-	work, err := makeWorkDir(dataDir + partial)
+	mounted, err := isMounted(dataDir)
+	if err != nil {
+		return err
+	}
+	workPath := dataDir + partial
+	if mounted {
+		workPath = filepath.Join(dataDir, WorkName)
+	}
+	work, err := makeWorkDir(workPath)
 	if err != nil {
 		return err
 	}
@@ -183,7 +209,7 @@ func (s Store) place(ctx context.Context, name, dataDir string, prepare func(str
 	if err := prepare(made, info); err != nil {
 		return fmt.Errorf("prepare the copy of the saved cluster %s: %w", name, err)
 	}
-	if err := move(made, filepath.Join(work.path, "former")); err != nil {
+	if err := move(made, filepath.Join(work.path, "former"), mounted); err != nil {
 		return fmt.Errorf("copy the saved cluster %s: %w", name, err)
 	}
 	return nil

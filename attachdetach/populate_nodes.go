@@ -55,7 +55,7 @@ func (f *populator) isSelected(node *corev1.Node) bool {
 // syncNode updates both states of the world from the Node.
 func (f *populator) syncNode(name string) {
 	nodeName := types.NodeName(name)
-	last, deleted := f.deleted.take(nodeName)
+	last, deleted := f.listers.deletedNodes.take(nodeName)
 	node, err := f.listers.nodes.Get(name)
 	if err != nil { // it does not exist
 		if deleted {

@@ -37,8 +37,6 @@ type populator struct {
 	// pods is what was made of each Pod, by NAMESPACE/NAME; nodes what was last seen of each node.
 	pods  map[string]*podState
 	nodes map[types.NodeName]nodeState
-	// deleted are the last reports of Nodes that were deleted. The handlers of the informers write them.
-	deleted lastReports
 	// unmanaging is the nodes that are to be managed no longer, but still have Pods with volumes.
 	unmanaging map[types.NodeName]struct{}
 	// foreign is the nodes that another controller looks after. The engine reads it too.

@@ -43,6 +43,7 @@ type listers struct {
 	claims            corelisters.PersistentVolumeClaimLister
 	volumes           corelisters.PersistentVolumeLister
 	nodes             corelisters.NodeLister
+	deletedNodes      *lastReports // the handlers of the informers write them
 	attachmentIndexer toolscache.Indexer
 	attachmentLister  storagelisters.VolumeAttachmentLister
 }
@@ -52,7 +53,7 @@ func newListers(factory informers.SharedInformerFactory) listers {
 	return listers{
 		pods:   core.Pods().Informer().GetIndexer(),
 		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
-		nodes:             core.Nodes().Lister(),
+		nodes: core.Nodes().Lister(), deletedNodes: &lastReports{},
 		attachmentIndexer: storage.VolumeAttachments().Informer().GetIndexer(), attachmentLister: storage.VolumeAttachments().Lister(),
 	}
 }
@@ -89,7 +90,7 @@ func (a *components) watch(claimChanged func(namespace, name string)) ([]toolsca
 		}
 		registration, err := source.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: func(obj any) {
-				a.populator.deleted.note(obj)
+				a.populator.listers.deletedNodes.note(obj)
 				add(obj)
 			},
 		})

@@ -21,7 +21,7 @@ import (
 func signalExitCode(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
 // isInterrupted reports whether an error only says that the work was cancelled, or by which signal. Of errors that were joined, each
-// has to: what failed besides, as the cleanup, is not told otherwise. One that has another error as its detail is a single error.
+// has to: nothing else reports what failed besides, as the cleanup. One that has another error as its detail is a single error.
 func isInterrupted(err error) bool {
 	switch wrapper := err.(type) { //nolint:errorlint // errors.As and errors.Is pass over what is joined
 	case interface{ Unwrap() []error }:

@@ -108,6 +108,9 @@ func (e *engine) provision(ctx context.Context, st *claimState, in callInput) ca
 		result.state = ProvisioningNoChange
 		result.err = fmt.Errorf("failed to get target node: %w", result.err)
 	}
+	if result.state == ProvisioningReschedule && in.mayExist && apierrors.IsNotFound(result.err) {
+		result.state = ProvisioningNoChange // the object was missing before the storage was called
+	}
 	span.End(result.err)
 	if result.err == nil || result.state != ProvisioningReschedule {
 		return result

@@ -3,6 +3,7 @@ package provision_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -145,6 +147,48 @@ func TestNodeIsDeletedWhileInProgress(t *testing.T) {
 		s.advance(time.Minute)
 		require.Len(t, api.volumes(t), 1)
 		require.Equal(t, "one", p.calls[1].SelectedNode.Name)
+	})
+}
+
+// lostNodeProvisioner creates a volume and loses the response; then it misses an object of the node until there is one.
+type lostNodeProvisioner struct {
+	fakeProvisioner
+	found bool
+}
+
+func (p *lostNodeProvisioner) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, o)
+	switch {
+	case len(p.calls) == 1:
+		return nil, provision.ProvisioningInBackground, errors.New("no response")
+	case !p.found:
+		return nil, provision.ProvisioningReschedule, fmt.Errorf("find the topology: %w",
+			apierrors.NewNotFound(storagev1.Resource("csinodes"), o.SelectedNode.Name))
+	}
+	return newVolume(o), provision.ProvisioningFinished, nil
+}
+
+// A volume that an earlier call may have created does not get lost because an object of the node is missing at the next.
+func TestRescheduleWhileAVolumeMayExist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class, claim := scheduled("one")
+		api := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		p := &lostNodeProvisioner{}
+		s := run(t, api, p)
+		api.createClaim(t, claim)
+		s.advance(time.Minute)
+		left := api.claim(t, "claim")
+		require.NotEmpty(t, left.Finalizers, "a volume may exist")
+		require.NotEmpty(t, withReason(s.drainEvents(), "the claim is kept until that is known"))
+		require.Equal(t, "one", left.Annotations["volume.kubernetes.io/selected-node"])
+		p.mu.Lock()
+		require.Greater(t, len(p.calls), 1)
+		p.found = true
+		p.mu.Unlock()
+		s.advance(10 * time.Minute)
+		require.Len(t, api.volumes(t), 1)
 	})
 }
 

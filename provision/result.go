@@ -37,15 +37,18 @@ func (e *engine) onProvisioned(st *claimState, in callInput, result callResult) 
 		st.retry.park()
 		return
 	}
+	text := fmt.Sprintf("failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err)
 	switch result.state {
 	case ProvisioningInBackground:
 		st.outcome, st.attempt.node = outcomeUnknown, result.node
 	case ProvisioningNoChange:
+		if st.mayExist() { // for what may lack for ever, as a Secret
+			text += "; a volume may exist, so the claim is kept until that is known"
+		}
 	default:
 		st.outcome, st.attempt = outcomeNone, attempt{}
 	}
 	e.metrics.provisionFailed.WithLabelValues(claimClass(in.claim), dataSource(in.claim)).Inc()
-	text := fmt.Sprintf("failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err)
 	if delay := e.infeasibleDelay(result.err); delay > 0 {
 		text += fmt.Sprintf("; the request is infeasible: it is tried again when the claim, its StorageClass or "+
 			"its selected node changes, otherwise after %v at the earliest", delay)

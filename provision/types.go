@@ -103,7 +103,8 @@ const (
 	// ProvisioningFinished.
 	ProvisioningNoChange ProvisioningState = "NoChange"
 	// ProvisioningReschedule: final like ProvisioningFinished, and the volume cannot be created for the selected node: the
-	// scheduler selects another one. Without a selected node it is ProvisioningFinished.
+	// scheduler selects another one. Without a selected node it is ProvisioningFinished. With an error of the API that an object does
+	// not exist it is ProvisioningNoChange if an earlier call may have created a volume: nothing is known of that without a call.
 	ProvisioningReschedule ProvisioningState = "Reschedule"
 )
 

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
@@ -27,6 +28,9 @@ func (p *Provisioner) ProvisionContext(
 		return nil, provision.ProvisioningNoChange, err
 	}
 	plan, err := p.planOrResume(ctx, capabilities, options)
+	if errors.Is(err, errNoCSINode) {
+		return nil, provision.ProvisioningReschedule, err
+	}
 	if err != nil {
 		// Nothing was sent, so nothing has changed.
 		return nil, provision.ProvisioningNoChange, err

@@ -327,8 +327,7 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 		"attributes": {func(o *provision.VolumeOptions) {
 			o.PVC.Spec.VolumeAttributesClassName = ptr.To("others")
 		}, "spec.volumeAttributesClassName"},
-		"node without driver": {func(o *provision.VolumeOptions) { o.SelectedNode.Name = "node-9" }, "node-9"},
-		"node without label":  {func(o *provision.VolumeOptions) { o.SelectedNode.Labels = nil }, zone},
+		"node without label": {func(o *provision.VolumeOptions) { o.SelectedNode.Labels = nil }, zone},
 		"too many places": {func(o *provision.VolumeOptions) {
 			var term corev1.TopologySelectorTerm
 			for _, key := range strings.Split("abcdefghijklm", "") {

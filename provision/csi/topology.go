@@ -14,6 +14,7 @@ import (
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -151,6 +152,9 @@ func (p *Provisioner) requirementsOfNode(
 // selectedTopology returns the topology of the selected node.
 func (p *Provisioner) selectedTopology(ctx context.Context, node *corev1.Node) (segments, error) {
 	csiNode, err := p.client.StorageV1().CSINodes().Get(ctx, node.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%w: %w", errNoCSINode, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("get topology keys of node %q: %w", node.Name, err)
 	}
@@ -214,6 +218,9 @@ func (d driverNodes) topologies(keys []string) []segments {
 	}
 	return found
 }
+
+// errNoCSINode is the error for a selected node without a CSINode, which may never get one: another node has to be selected.
+var errNoCSINode = errors.New("the selected node has no CSINode")
 
 // errNoNode is the error for a driver that runs on no node.
 var errNoNode = errors.New("the driver has no node yet")

@@ -242,3 +242,14 @@ func TestVolumeOfADeletedNodeIsFound(t *testing.T) {
 		})
 	}
 }
+
+// TestNodeWithoutACSINode has the scheduler select another node: this one may never get a CSINode.
+func TestNodeWithoutACSINode(t *testing.T) {
+	p, f := provisionerOn(t, onNodes(nil, "a"), csi.Config{})
+	_, state, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
+		o.SelectedNode, _ = testNode("node-b", "b")
+	}))
+	require.ErrorContains(t, err, `"node-b" not found`)
+	require.Equal(t, provision.ProvisioningReschedule, state)
+	require.Nil(t, f.last(), "the driver is not called")
+}

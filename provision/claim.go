@@ -325,6 +325,10 @@ func (e *engine) report(st *claimState, to target, why obstacle) {
 		e.events.Event(to.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 		e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", to.claim.Name, text))
 	case obstacleForeignClass:
+		text := fmt.Sprintf("StorageClass %q is of provisioner %q, which %s does not stand in for: create the claim again with a StorageClass "+
+			"of provisioner %s", to.class.Name, to.class.Provisioner, e.name, e.name)
+		e.events.Event(to.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
+		e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", to.claim.Name, text))
 		e.logger.Warn("claim names this provisioner but its class names another",
 			"claim", name, "class", to.class.Name, "classProvisioner", to.class.Provisioner)
 	case obstacleNone, obstacleNoNode:

@@ -112,6 +112,14 @@ func (e *engine) reclaims(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.CSI != nil && e.serves(pv.Spec.CSI.Driver)
 }
 
+// isLeftToMigration returns whether Kubernetes leaves the deletion of a released volume to this provisioner because the volume's in-tree
+// plugin is migrated to it, but it does not stand in for that plugin.
+func (e *engine) isLeftToMigration(pv *corev1.PersistentVolume) bool {
+	to, migrated := pv.Annotations[storagehelpers.AnnMigratedTo]
+	return migrated && e.serves(to) && !e.reclaims(pv) && pv.Status.Phase == corev1.VolumeReleased &&
+		pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && pv.DeletionTimestamp == nil
+}
+
 // volumeStep returns what to do for a volume that this provisioner reclaims.
 func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 	has := slices.Contains(pv.Finalizers, finalizerVolume)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 )
 
 // informerSet is the informers that a controller reads from: the caller's, and its own where the caller gave none.
@@ -148,6 +149,11 @@ func (e *engine) onVolume(old, obj any) {
 	}
 	if e.reclaims(pv) && e.volumeStep(pv) != volumeIdle {
 		e.queues.volumes.Add(pv.Name)
+	}
+	if before, ok := old.(*corev1.PersistentVolume); e.isLeftToMigration(pv) && !(ok && e.isLeftToMigration(before)) {
+		e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, fmt.Sprintf("the volume is of provisioner %q, and %s deletes only "+
+			"volumes of its own: delete it by the storage's own means, and then the PersistentVolume",
+			pv.Annotations[storagehelpers.AnnDynamicallyProvisioned], e.name))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -85,7 +86,18 @@ func readFileTail(path string, limit int64) (string, error) {
 		return "", errors.New("not a regular file")
 	}
 	content, err := io.ReadAll(io.NewSectionReader(file, max(info.Size()-limit, 0), limit))
-	return strings.ToValidUTF8(string(content), "\uFFFD"), err
+	return lastText(content, limit), err
+}
+
+// lastText returns the end of the content as valid text of at most that many bytes: what stands for a byte that is none of a text is longer
+// than the byte.
+func lastText(content []byte, limit int64) string {
+	text := strings.ToValidUTF8(string(content), "\uFFFD")
+	text = text[max(len(text)-int(limit), 0):]
+	for text != "" && !utf8.RuneStart(text[0]) {
+		text = text[1:]
+	}
+	return text
 }
 
 // readLogTail reads the last lines of a log, at most maxFallbackBytes. Its cost does not depend on the size of the log. A log
@@ -100,7 +112,7 @@ func readLogTail(ctx context.Context, path string) string {
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination message from logs: %v", err)
 	}
-	return strings.ToValidUTF8(string(content), "\uFFFD")
+	return lastText(content, maxFallbackBytes)
 }
 
 // newestRotated returns the file that was the log before the last rotation and that is not compressed yet; empty if there is

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killed is the kernel's line about a process that it has killed because memory ran out.
-var killed = regexp.MustCompile(`oom-kill:constraint=([A-Z_]+).*?,task_memcg=([^,]*),task=([^,]*),pid=(\d+)`)
+// killed is the kernel's line about a process that it has killed because memory ran out. The process chooses its name, which may look like
+// what follows it.
+var killed = regexp.MustCompile(`oom-kill:constraint=([A-Z_]+).*?,task_memcg=.*?,task=(.*),pid=(\d+),uid=\d+`)
 
 // group is the cgroup whose limit was reached, in the same line; "/" if the machine is out of memory.
 var group = regexp.MustCompile(`oom_memcg=([^,]*)`)
@@ -26,7 +27,7 @@ func ParseOOM(message string) (name string, data v1.OomKillEventData, ok bool) {
 	if found == nil {
 		return "", v1.OomKillEventData{}, false
 	}
-	pid, err := strconv.Atoi(found[4])
+	pid, err := strconv.Atoi(found[3])
 	if err != nil {
 		return "", v1.OomKillEventData{}, false
 	}
@@ -34,7 +35,7 @@ func ParseOOM(message string) (name string, data v1.OomKillEventData, ok bool) {
 	if limit := group.FindStringSubmatch(message); limit != nil && found[1] == "CONSTRAINT_MEMCG" {
 		name = limit[1]
 	}
-	return name, v1.OomKillEventData{Pid: pid, ProcessName: found[3]}, true
+	return name, v1.OomKillEventData{Pid: pid, ProcessName: found[2]}, true
 }
 
 // WatchOOM implements Interface. It reads the kernel's log from now on.

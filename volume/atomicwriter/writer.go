@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -68,11 +70,11 @@ func Write(dir string, files map[string]File, options Options) (changed bool, er
 // checkPaths rejects paths that would leave the directory or conflict with the writer's own names.
 func checkPaths(files map[string]File) (map[string]File, error) {
 	clean := make(map[string]File, len(files))
-	for path, file := range files {
+	for _, path := range slices.Sorted(maps.Keys(files)) { // of two paths of one file the same counts each time
 		if err := checkPath(path); err != nil {
 			return nil, err
 		}
-		clean[filepath.Clean(path)] = file
+		clean[filepath.Clean(path)] = files[path]
 	}
 	for path := range clean {
 		for parent := filepath.Dir(path); parent != "."; parent = filepath.Dir(parent) {
@@ -97,15 +99,16 @@ func checkPath(path string) error {
 	case filepath.Clean(path) == ".":
 		return fmt.Errorf("invalid path %q: must name a file", path)
 	}
-	for i, name := range strings.Split(path, "/") {
+	for name := range strings.SplitSeq(path, "/") {
 		switch {
 		case name == "..":
 			return fmt.Errorf("invalid path %q: must not contain \"..\"", path)
-		case i == 0 && strings.HasPrefix(name, ".."):
-			return fmt.Errorf("invalid path %q: must not start with \"..\"", path)
 		case len(name) > maxNameLength:
 			return fmt.Errorf("invalid path: a file name must be no more than %d characters", maxNameLength)
 		}
+	}
+	if strings.HasPrefix(filepath.Clean(path), "..") { // "./..data", too
+		return fmt.Errorf("invalid path %q: must not start with \"..\"", path)
 	}
 	return nil
 }

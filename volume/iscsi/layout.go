@@ -51,9 +51,17 @@ func recordOfDir(name string) *record {
 	if err != nil {
 		return nil
 	}
-	address, iqn, ok := strings.Cut(rest[:at], "-")
+	end := 0
+	if strings.HasPrefix(rest, "[") { // the zone of an IPv6 address may have a dash
+		end = max(strings.IndexByte(rest[:at], ']'), 0)
+	}
+	_, iqn, ok := strings.Cut(rest[end:at], "-")
+	if !ok {
+		return nil
+	}
+	address := strings.TrimSuffix(rest[:at], "-"+iqn)
 	portal, err := netip.ParseAddrPort(address)
-	if !ok || err != nil || !iqnFormat.MatchString(iqn) || !interfaceFormat.MatchString(iface) {
+	if err != nil || !isPortal(portal) || !iqnFormat.MatchString(iqn) || !interfaceFormat.MatchString(iface) {
 		return nil
 	}
 	return &record{

@@ -124,6 +124,11 @@ func (r *record) read(raw []byte) error {
 	if r.Device == "" || len(r.Portals) == 0 || !iqnFormat.MatchString(r.IQN) || !interfaceFormat.MatchString(r.Interface) {
 		return errors.New("the name of the disk, the target, its interface or its portals are missing")
 	}
+	for _, portal := range slices.Concat(r.Portals, r.Sessions, r.NodeRecords) {
+		if !isPortal(portal) {
+			return fmt.Errorf("%s is no portal", portal)
+		}
+	}
 	return nil
 }
 

@@ -79,6 +79,8 @@ var (
 	// directory or be an option of iscsiadm.
 	iqnFormat       = regexp.MustCompile(`^(iqn|eui|naa)\.[^/\s]+$`)
 	interfaceFormat = regexp.MustCompile(`^[^/\s-][^/\s]*$`)
+	// zoneFormat is the form of the zones of IPv6 addresses, which are interfaces of the node: netip takes any text for one.
+	zoneFormat = regexp.MustCompile(`^[0-9A-Za-z_.-]+$`)
 )
 
 // targetOf reads the volume. The error names the field that is wrong.
@@ -137,14 +139,20 @@ func (t *target) validate() error {
 
 // parsePortal reads a portal: an IP address, in brackets if it is an IPv6 one with a port, and perhaps a port.
 func parsePortal(portal string) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddr(strings.Trim(portal, "[]")); err == nil {
-		return netip.AddrPortFrom(address, defaultPort), nil
-	}
 	address, err := netip.ParseAddrPort(portal)
-	if err != nil {
+	if alone, aloneErr := netip.ParseAddr(strings.Trim(portal, "[]")); aloneErr == nil {
+		address, err = netip.AddrPortFrom(alone, defaultPort), nil
+	}
+	if err != nil || !isPortal(address) {
 		return netip.AddrPort{}, fmt.Errorf("portal %q is no IP address, with or without a port", portal)
 	}
 	return address, nil
+}
+
+// isPortal reports whether the portal has an address that may be a part of the names of directories.
+func isPortal(address netip.AddrPort) bool {
+	zone := address.Addr().Zone()
+	return address.IsValid() && (zone == "" || zoneFormat.MatchString(zone))
 }
 
 func deviceName(volumeName string) string { return Name + "/" + volumeName }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -67,6 +68,9 @@ func (t Table) readPort(file string) (Port, error) {
 	if err := json.Unmarshal(data, &cached); err != nil {
 		return Port{}, err
 	}
+	if err := checkEntries(cached.Result); err != nil {
+		return Port{}, err
+	}
 	created, err := create.CreateFromBytes(cached.Result)
 	if err != nil {
 		return Port{}, err
@@ -76,4 +80,16 @@ func (t Table) readPort(file string) (Port, error) {
 		return Port{}, err
 	}
 	return PortOf(t.Bridge, result)
+}
+
+// checkEntries refuses a result with entries that have no content, on which the conversion between versions panics.
+func checkEntries(result []byte) error {
+	var lists struct{ Interfaces, IPs []*struct{} }
+	if err := json.Unmarshal(result, &lists); err != nil {
+		return err
+	}
+	if slices.Contains(lists.Interfaces, nil) || slices.Contains(lists.IPs, nil) {
+		return errors.New("an interface or address of the result has no content")
+	}
+	return nil
 }

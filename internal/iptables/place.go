@@ -106,18 +106,23 @@ func (c chains) between(name string, after, end int) []string {
 // program may be about to fill it. One that leads to a chain that only accepts, such as that of another cluster, may not: else two
 // programs could move their rules behind each other's for ever.
 func (c chains) mayDrop(rules ...string) bool {
-	return slices.ContainsFunc(rules, func(rule string) bool {
-		match := jump.FindStringSubmatch(rule)
-		if match == nil {
-			return false // it only counts
-		}
-		switch target := match[1]; target {
-		case "ACCEPT", "LOG", "NFLOG":
-			return false
-		default:
-			return len(c[target]) == 0 || c.mayDrop(c[target]...)
-		}
-	})
+	seen := map[string]bool{} // a list that was made while rules were changed may lead back to a chain
+	var may func(rules []string) bool
+	may = func(rules []string) bool {
+		return slices.ContainsFunc(rules, func(rule string) bool {
+			match := jump.FindStringSubmatch(rule)
+			if match == nil {
+				return false // it only counts
+			}
+			target := match[1]
+			if seen[target] || slices.Contains([]string{"ACCEPT", "LOG", "NFLOG"}, target) {
+				return false
+			}
+			seen[target] = true
+			return len(c[target]) == 0 || may(c[target])
+		})
+	}
+	return may(rules)
 }
 
 // dropsOnly reports whether a chain has nothing but a rule that drops all packets, as ufw has it for a default of "reject". One that drops

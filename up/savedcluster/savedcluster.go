@@ -228,7 +228,11 @@ func (s Store) Get(name string) (info Info, err error) {
 	if err != nil {
 		return info, fmt.Errorf("read the saved cluster %s: %w", name, err)
 	}
-	if err := json.Unmarshal(data, &info); err != nil || info.Format < 1 {
+	err = json.Unmarshal(data, &info)
+	if err == nil && info.Format < 1 {
+		err = fmt.Errorf("it has the format %d", info.Format)
+	}
+	if err != nil {
 		return info, fmt.Errorf("%s is damaged: delete the saved cluster (berth snapshot delete %s): %w", filepath.Join(path, infoName), name, err)
 	}
 	if info.Format > format {

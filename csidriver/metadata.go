@@ -65,7 +65,25 @@ func (s *store) readMetadata(id string) (metadata, error) {
 	if !m.Rebuilt && id != volumeID(m.Name) && id != snapshotID(m.Name) {
 		return m, fmt.Errorf("decode %s: it is the record of %q", metadataName, m.Name)
 	}
+	if err := m.check(); err != nil {
+		return metadata{}, fmt.Errorf("decode %s: %w", metadataName, err)
+	}
 	return m, nil
+}
+
+// check returns an error for values that the driver does not write.
+func (m metadata) check() error {
+	switch {
+	case m.Source != "" && !idPattern.MatchString(m.Source):
+		return fmt.Errorf("source %q is no volume or snapshot", m.Source)
+	case m.Group != "" && !groupPattern.MatchString(m.Group):
+		return fmt.Errorf("group %q is no group snapshot", m.Group)
+	case m.Overcommit != 0 && m.Overcommit != unlimited && m.Overcommit < 1:
+		return fmt.Errorf("overcommit %g is less than 1", m.Overcommit)
+	case m.Limits.IOPS < 0 || m.Limits.Throughput < 0:
+		return fmt.Errorf("a limit of its I/O is negative: %+v", m.Limits)
+	}
+	return nil
 }
 
 func writeMetadata(dir string, m metadata) error {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every fuzzer of the root module, or those below the directories that are named, for FUZZTIME (10m) each. What one finds is in the
-# package's testdata/fuzz afterwards, where `go test` tries it from then on.
+# Runs every fuzzer of all modules, or those below the directories that are named, for FUZZTIME (10m) each. What one finds is in the package's
+# testdata/fuzz afterwards, where `go test` tries it from then on. hack/fuzz-corpus.sh then keeps some of the inputs that reached new code.
 set -eu
 cd "$(dirname "$0")/.."
 time=${FUZZTIME:-10m}
@@ -11,7 +11,8 @@ for file in $(grep -rl --include='*_test.go' '^func Fuzz' "$@" | sort); do
 	for name in $(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' "$file"); do
 		found=1
 		echo "== ./$(dirname "$file") $name for $time"
-		go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "./$(dirname "$file")" || failed="$failed $name"
+		# In its directory, whose module need not be the root module.
+		(cd "$(dirname "$file")" && go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" .) || failed="$failed $name"
 	done
 done
 [ -n "$found" ] || { echo "fuzz.sh: no fuzzers below $*" >&2; exit 1; }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unicode/utf8"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/model"
 )
 
 const (
@@ -37,17 +39,49 @@ func (f families) add(of []*dto.MetricFamily, labels []*dto.LabelPair, given map
 			errs = append(errs, fmt.Errorf("metric %s is a %s of one process and a %s of another", family.GetName(), have.GetType(), family.GetType()))
 			continue
 		}
+		valid := make([]*dto.Metric, 0, len(family.Metric))
 		for _, metric := range family.Metric {
+			if err := check(family, metric); err != nil {
+				errs = append(errs, fmt.Errorf("metric %q: %w", family.GetName(), err))
+				continue
+			}
 			// A registry shares the labels of a metric between all readings of it.
 			metric.Label = slices.Concat(metric.Label, labels)
 			slices.SortFunc(metric.Label, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+			valid = append(valid, metric)
 		}
-		have.Metric = append(have.Metric, family.Metric...)
+		have.Metric = append(have.Metric, valid...)
 	}
 	for _, family := range of {
 		given[family.GetName()] = true
 	}
 	return errors.Join(errs...)
+}
+
+// check returns an error for a sample after which clients would refuse the whole page: one of a process must not hide those of all others.
+func check(family *dto.MetricFamily, metric *dto.Metric) error {
+	if !model.UTF8Validation.IsValidMetricName(family.GetName()) || !utf8.ValidString(family.GetHelp()) {
+		return errors.New("its name or help is no text")
+	}
+	seen := map[string]bool{processLabel: true, nodeLabel: true}
+	for _, label := range metric.Label {
+		name := label.GetName()
+		if seen[name] || !model.UTF8Validation.IsValidLabelName(name) || name == model.MetricNameLabel || !utf8.ValidString(label.GetValue()) {
+			return fmt.Errorf("a sample has the label %q, which is no text, or belongs to another label or to this page", name)
+		}
+		seen[name] = true
+	}
+	switch family.GetType() {
+	case dto.MetricType_HISTOGRAM, dto.MetricType_GAUGE_HISTOGRAM:
+		if seen[model.BucketLabel] {
+			return fmt.Errorf("a histogram has the label %q", model.BucketLabel)
+		}
+	case dto.MetricType_SUMMARY:
+		if seen[model.QuantileLabel] {
+			return fmt.Errorf("a summary has the label %q", model.QuantileLabel)
+		}
+	}
+	return nil
 }
 
 // sorted returns the families in the order of their names.

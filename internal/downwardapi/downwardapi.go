@@ -5,6 +5,7 @@ package downwardapi
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,8 +96,11 @@ func ResourceField(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFie
 	if divisor.IsZero() {
 		divisor = resource.MustParse("1")
 	}
+	if divisor.Sign() < 0 {
+		return "", fmt.Errorf("read resourceFieldRef %q: the divisor %s is negative", ref.Resource, divisor.String())
+	}
 	if name == corev1.ResourceCPU {
-		return roundUp(amount.MilliValue(), divisor.MilliValue()), nil
+		return roundUp(inMillis(amount), inMillis(divisor)), nil
 	}
 	return roundUp(amount.Value(), divisor.Value()), nil
 }
@@ -109,6 +113,14 @@ func defaultLimit(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.
 		}
 	}
 	return allocatable[name]
+}
+
+// inMillis returns thousandths of an amount, and the most of them for one that has more: MilliValue returns any number for it, also 0.
+func inMillis(amount resource.Quantity) int64 {
+	if amount.CmpInt64(math.MaxInt64/1000) > 0 {
+		return math.MaxInt64
+	}
+	return amount.MilliValue()
 }
 
 func roundUp(amount, divisor int64) string {

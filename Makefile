@@ -309,6 +309,10 @@ FUZZTIME ?= 10m
 fuzz: ## fuzz every parser of foreign input for FUZZTIME=10m each, or those below BELOW=./imagestore
 	@FUZZTIME="$(FUZZTIME)" ./hack/fuzz.sh $(BELOW)
 
+.PHONY: fuzz-corpus
+fuzz-corpus: ## add inputs of the last make fuzz that run new code to the corpora in testdata/fuzz, which go test tries (BELOW=./imagestore)
+	@./hack/fuzz-corpus.sh $(BELOW)
+
 .PHONY: clean
 clean: ## delete what was built
 	@rm -rf $(BIN)

@@ -60,26 +60,37 @@ func (f families) add(of []*dto.MetricFamily, labels []*dto.LabelPair, given map
 
 // check returns an error for a sample after which clients would refuse the whole page: one of a process must not hide those of all others.
 func check(family *dto.MetricFamily, metric *dto.Metric) error {
-	if !model.UTF8Validation.IsValidMetricName(family.GetName()) || !utf8.ValidString(family.GetHelp()) {
-		return errors.New("its name or help is no text")
+	if !model.LegacyValidation.IsValidMetricName(family.GetName()) || !utf8.ValidString(family.GetHelp()) {
+		return errors.New("its name is none, or its help no text")
 	}
 	seen := map[string]bool{processLabel: true, nodeLabel: true}
 	for _, label := range metric.Label {
 		name := label.GetName()
-		if seen[name] || !model.UTF8Validation.IsValidLabelName(name) || name == model.MetricNameLabel || !utf8.ValidString(label.GetValue()) {
-			return fmt.Errorf("a sample has the label %q, which is no text, or belongs to another label or to this page", name)
+		if seen[name] || !model.LegacyValidation.IsValidLabelName(name) || name == model.MetricNameLabel || !utf8.ValidString(label.GetValue()) {
+			return fmt.Errorf("a sample has the label %q, which is none, or belongs to another label or to this page", name)
 		}
 		seen[name] = true
 	}
-	switch family.GetType() {
-	case dto.MetricType_HISTOGRAM, dto.MetricType_GAUGE_HISTOGRAM:
-		if seen[model.BucketLabel] {
-			return fmt.Errorf("a histogram has the label %q", model.BucketLabel)
-		}
+	return checkValue(family.GetType(), metric, seen)
+}
+
+// checkValue returns an error for a sample without a value of the type, or with a label that is made from the value.
+func checkValue(kind dto.MetricType, metric *dto.Metric, labels map[string]bool) error {
+	valid := false
+	switch kind {
+	case dto.MetricType_COUNTER:
+		valid = metric.Counter != nil
+	case dto.MetricType_GAUGE:
+		valid = metric.Gauge != nil
+	case dto.MetricType_UNTYPED:
+		valid = metric.Untyped != nil
 	case dto.MetricType_SUMMARY:
-		if seen[model.QuantileLabel] {
-			return fmt.Errorf("a summary has the label %q", model.QuantileLabel)
-		}
+		valid = metric.Summary != nil && !labels[model.QuantileLabel]
+	case dto.MetricType_HISTOGRAM:
+		valid = metric.Histogram != nil && !labels[model.BucketLabel]
+	}
+	if !valid {
+		return fmt.Errorf("a sample is not that of a %s", kind)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -24,7 +25,10 @@ func FuzzSuperblock(f *testing.F) {
 	le.PutUint32(super[extROCompat:], extMetadataChecksums)
 	le.PutUint32(super[extFirstDataBlock:], 1)
 	f.Add(super, []byte{}, uint16(4))
-	f.Add(super, super, uint16(1))
+	second := slices.Clone(super)
+	le.PutUint16(second[extGroupNumber:], 1)
+	le.PutUint32(second[extROCompat:], 0)
+	f.Add(super, second, uint16(4))
 	le.PutUint32(super[extLogBlockSize:], 6)
 	le.PutUint32(super[extBlocksPerGroup:], math.MaxUint32)
 	le.PutUint32(super[0x60:], 0x80)

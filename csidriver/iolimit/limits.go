@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/internal/quantity"
 )
 
 const (
@@ -59,11 +61,11 @@ func Parse(parameters map[string]string) (Limits, error) {
 				return Limits{}, fmt.Errorf("%s %q is neither a whole number of at least 1 nor %q", key, value, Unlimited)
 			}
 		case ParameterThroughput:
-			var quantity resource.Quantity
+			var amount resource.Quantity
 			if value != Unlimited {
-				quantity, err = resource.ParseQuantity(value)
+				amount, err = quantity.Parse(value)
 			}
-			l.Throughput = quantity.Value()
+			l.Throughput = amount.Value()
 			if err != nil || l.Throughput < 0 || l.Throughput == 0 && value != Unlimited {
 				return Limits{}, fmt.Errorf("%s %q is neither a quantity of bytes per second, such as 50Mi, nor %q", key, value, Unlimited)
 			}

@@ -10,11 +10,11 @@ import (
 
 	cgroupslib "github.com/opencontainers/cgroups"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/qos"
 )
@@ -181,7 +181,7 @@ func readHugepages(wanted map[string]uint64, list corev1.ResourceList) {
 		if !ok || amount.Sign() < 0 {
 			continue
 		}
-		pageSize, err := resource.ParseQuantity(size)
+		pageSize, err := quantity.Parse(size)
 		if err != nil {
 			continue // the API server rejects such names
 		}

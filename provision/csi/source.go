@@ -10,11 +10,11 @@ import (
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/provision"
 )
 
@@ -179,7 +179,7 @@ func (p *Provisioner) snapshotHandle(
 			mode, modeOf(claim.Spec.VolumeMode), annModeChange, content.GetName())
 	}
 	if size := text(snapshot, "status", "restoreSize"); size != "" {
-		least, err := resource.ParseQuantity(size)
+		least, err := quantity.Parse(size)
 		if err != nil {
 			return "", fmt.Errorf("status.restoreSize %q: %w", size, err)
 		}

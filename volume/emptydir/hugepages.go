@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/volume"
 )
@@ -62,7 +63,7 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 		return requested[0], nil
 	}
 	text := strings.TrimPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
-	size, err := resource.ParseQuantity(text)
+	size, err := quantity.Parse(text)
 	if err != nil || size.Sign() <= 0 {
 		return size, fmt.Errorf("medium %q: %q is not a page size", medium, text)
 	}
@@ -78,7 +79,7 @@ func requestedPageSizes(pod *corev1.Pod) []resource.Quantity {
 	add := func(list corev1.ResourceList) {
 		for name := range list {
 			text, ok := resourcename.HugePageSize(name)
-			size, err := resource.ParseQuantity(text)
+			size, err := quantity.Parse(text)
 			if !ok || err != nil || slices.ContainsFunc(sizes, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
 				continue
 			}

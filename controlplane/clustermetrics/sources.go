@@ -1,6 +1,7 @@
 package clustermetrics
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"google.golang.org/protobuf/encoding/protodelim"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -151,15 +153,25 @@ func fetch(ctx context.Context, client *http.Client, address string) ([]*dto.Met
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 512)) // the status says enough without it
 		return nil, statusError{response.StatusCode, fmt.Sprintf("read %s: %s: %s", address, response.Status, reason)}
 	}
-	decoder := expfmt.NewDecoder(http.MaxBytesReader(nil, response.Body, maxPage), expfmt.ResponseFormat(response.Header))
+	decode := decoderOf(http.MaxBytesReader(nil, response.Body, maxPage), expfmt.ResponseFormat(response.Header))
 	var families []*dto.MetricFamily
 	for {
 		family := &dto.MetricFamily{}
-		if err := decoder.Decode(family); errors.Is(err, io.EOF) {
+		if err := decode(family); errors.Is(err, io.EOF) {
 			return families, nil
 		} else if err != nil {
 			return families, fmt.Errorf("read %s: %w", address, err)
 		}
 		families = append(families, family)
 	}
+}
+
+// decoderOf returns what decodes the next family. In the binary format each has its size before it, and expfmt's decoder allocates any size
+// that a process claims.
+func decoderOf(page io.Reader, format expfmt.Format) func(*dto.MetricFamily) error {
+	if format.FormatType() != expfmt.TypeProtoDelim {
+		return expfmt.NewDecoder(page, format).Decode
+	}
+	buffered, options := bufio.NewReader(page), protodelim.UnmarshalOptions{MaxSize: maxPage}
+	return func(family *dto.MetricFamily) error { return options.UnmarshalFrom(buffered, family) }
 }

@@ -100,9 +100,9 @@ func ResourceField(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFie
 		return "", fmt.Errorf("read resourceFieldRef %q: the divisor %s is negative", ref.Resource, divisor.String())
 	}
 	if name == corev1.ResourceCPU {
-		return roundUp(inMillis(amount), inMillis(divisor)), nil
+		return roundUp(inUnits(amount, resource.Milli), inUnits(divisor, resource.Milli)), nil
 	}
-	return roundUp(amount.Value(), divisor.Value()), nil
+	return roundUp(inUnits(amount, 0), inUnits(divisor, 0)), nil
 }
 
 // defaultLimit is the limit of a container that has none of its own.
@@ -115,12 +115,13 @@ func defaultLimit(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.
 	return allocatable[name]
 }
 
-// inMillis returns thousandths of an amount, and the most of them for one that has more: MilliValue returns any number for it, also 0.
-func inMillis(amount resource.Quantity) int64 {
-	if amount.CmpInt64(math.MaxInt64/1000) > 0 {
+// inUnits returns an amount in units of a power of ten, and the most of them for one that has more: ScaledValue returns any number for it,
+// also 0.
+func inUnits(amount resource.Quantity, scale resource.Scale) int64 {
+	if amount.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) > 0 {
 		return math.MaxInt64
 	}
-	return amount.MilliValue()
+	return amount.ScaledValue(scale)
 }
 
 func roundUp(amount, divisor int64) string {

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/internal/quantity"
 )
 
 // FuzzFields reads arbitrary references of a Pod to itself, as a manifest may have them: each is a value, or an error that names it.
@@ -23,8 +25,8 @@ func FuzzFields(f *testing.F) {
 			require.Empty(t, value)
 		}
 		require.False(t, !ok && (value != "" || err != nil))
-		have, err := resource.ParseQuantity(amount)
-		by, divisorErr := resource.ParseQuantity(divisor)
+		have, err := quantity.Parse(amount)
+		by, divisorErr := quantity.Parse(divisor)
 		if err != nil || divisorErr != nil || have.Sign() < 0 || by.Sign() < 0 {
 			return
 		}

@@ -48,7 +48,7 @@ func TestStartsOnDamagedPages(t *testing.T) {
 		said := regexp.MustCompile(`aside="?` + regexp.QuoteMeta(filepath.Join(c.dataDir, database.aside)) + `"? [^\n]*` + database.remedy)
 		require.Len(t, said.FindAllString(log, -1), 1, "it is logged once that %s is set aside, and what follows", database.path)
 	}
-	out, _ := c.run("doctor") // the machine may have other findings, which are errors
+	out, _ := c.run("doctor")                       // the machine may have other findings, which are errors
 	require.Contains(t, out, "etcd/member.damaged") // the database that was set aside is in it
 	require.Contains(t, out, "containerd.damaged")
 	c.stop()

@@ -48,7 +48,7 @@ modules() {
 	# vet would compile all dependencies of the control plane, of CoreDNS and of the suite.
 	(cd controlplane && go test -vet=off ./...) || failed=1
 	(cd dns && go test -vet=off ./...) || failed=1
-	(cd containers && go test -vet=off -tags "seccomp runc_nocriu" ./cmd/containerd-shim-berth-v1 ./idlememory ./pause ./shim/...) || failed=1
+	(cd containers && go test -vet=off -tags "seccomp runc_nocriu" ./cmd/containerd-shim-berth-v1 ./databasecheck ./idlememory ./pause ./shim/...) || failed=1
 	(cd conformance && go test -vet=off ./internal/... ./cmd/conformance) || failed=1
 	(cd bench && go test ./harness ./report) || failed=1
 	for module in codepages vm test/page test/commits; do

@@ -5,6 +5,7 @@
 package databasecheck
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func check(path string) error {
 		return cli.Exit(err, exitUnknown)
 	}
 	if err == nil {
-		err = errors.Join(checkPages(db), db.Close())
+		err = errors.Join(checkPages(db, info.Size()), db.Close())
 	}
 	if errors.As(err, &system) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return cli.Exit(err, exitUnknown)
@@ -82,14 +83,21 @@ func check(path string) error {
 	return nil
 }
 
-// checkPages reads all pages. If they fit together, it writes and reads them again: a list of free pages that is wrong shows in that alone.
-func checkPages(db *bolt.DB) error {
+// maxRewritten is the size up to which a database is written as a whole, in memory at first.
+const maxRewritten = 64 << 20
+
+// checkPages reads all pages. If they fit together, it writes all values as they are, and reads the pages again: keys that do not fit to
+// the page above, and a list of free pages that is wrong, show in that alone.
+func checkPages(db *bolt.DB, size int64) error {
 	if err := db.View(readPages); err != nil {
 		return err
 	}
 	if err := db.Update(func(tx *bolt.Tx) error {
 		_, err := tx.CreateBucketIfNotExists(trialBucket)
-		return err
+		if err != nil || size > maxRewritten {
+			return err
+		}
+		return tx.ForEach(func(_ []byte, bucket *bolt.Bucket) error { return rewrite(bucket) })
 	}); err != nil {
 		return err
 	}
@@ -97,6 +105,29 @@ func checkPages(db *bolt.DB) error {
 		return err
 	}
 	return db.View(readPages)
+}
+
+// rewrite writes each value of a bucket, and of those in it.
+func rewrite(bucket *bolt.Bucket) error {
+	var keys [][]byte // a bucket must not change while it is read
+	if err := bucket.ForEach(func(key, _ []byte) error {
+		keys = append(keys, bytes.Clone(key))
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		var err error
+		if value := bucket.Get(key); value != nil {
+			err = bucket.Put(key, bytes.Clone(value))
+		} else if inner := bucket.Bucket(key); inner != nil {
+			err = rewrite(inner)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readPages returns what is wrong with the pages.

@@ -24,6 +24,21 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	c.apply(damagePod("keeper", true))
 	c.waitPodKept("keeper", "before any damage")
 	c.mustRun("kubectl", "exec", "keeper", "--", "/bin/busybox", "sync")
+	c.stop()
+
+	// A value that is damaged within its page ends nothing: the start says what it waits for, and the log has it.
+	database := filepath.Join(c.dataDir, "etcd/member/snap/db")
+	data := readFile(t, database)
+	kind := []byte(`"kind":"CustomResourceDefinition"`)
+	require.Contains(t, string(data), string(kind))
+	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, kind, make([]byte, len(kind))), 0o600))
+	c.launch("--unsafe-no-fsync")
+	c.out.waitFor(t, "the API server is not ready after 20s; the last error in "+filepath.Join(c.dataDir, "log", "controlplane.log"), c.ended)
+	require.NoError(t, c.interrupt())
+	require.NoError(t, os.Rename(database, database+".old"))
+	c.up("--unsafe-no-fsync")
+	c.waitPodKept("keeper", "the database is made again")
+
 	for _, database := range []struct {
 		path, aside, remedy string
 		damage              func(t *testing.T, path string)
@@ -51,20 +66,6 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	out, _ := c.run("doctor")                       // the machine may have other findings, which are errors
 	require.Contains(t, out, "etcd/member.damaged") // the database that was set aside is in it
 	require.Contains(t, out, "containerd.damaged")
-	c.stop()
-
-	// A value that is damaged within its page ends nothing: the start says what it waits for, and the log has it.
-	database := filepath.Join(c.dataDir, "etcd/member/snap/db")
-	data := readFile(t, database)
-	kind := []byte(`"kind":"CustomResourceDefinition"`)
-	require.Contains(t, string(data), string(kind))
-	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, kind, make([]byte, len(kind))), 0o600))
-	c.launch("--unsafe-no-fsync")
-	c.out.waitFor(t, "the API server is not ready after 20s; the last error in "+filepath.Join(c.dataDir, "log", "controlplane.log"), c.ended)
-	require.NoError(t, c.interrupt())
-	require.NoError(t, os.Rename(database, database+".old"))
-	c.up("--unsafe-no-fsync")
-	c.waitPodKept("keeper", "the database is made again")
 	c.stop()
 	require.Empty(t, append(c.leftovers(), c.leftoversOfIsolation(t)...))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,13 +73,29 @@ func SetAside(path string, cause error, consequence string) {
 	}
 }
 
-// aside renames path to the first free name of path.damaged, path.damaged-2, and so on.
-func aside(path string) (string, error) {
-	for n := 1; n <= maxAside; n++ {
-		kept := path + ".damaged"
-		if n > 1 {
-			kept += "-" + strconv.Itoa(n)
+// AsideNames are the names that what was damaged at path may get, in their order: path.damaged, path.damaged-2, and so on.
+func AsideNames(path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for n := 1; n <= maxAside; n++ {
+			name := path + ".damaged"
+			if n > 1 {
+				name += "-" + strconv.Itoa(n)
+			}
+			if !yield(name) {
+				return
+			}
 		}
+	}
+}
+
+// NoAsideError returns the error for a path with so many damaged ones already that no name is left.
+func NoAsideError(path string) error {
+	return fmt.Errorf("set aside %q: there are %d damaged ones already", path, maxAside)
+}
+
+// aside renames path to the first of its names that is free.
+func aside(path string) (string, error) {
+	for kept := range AsideNames(path) {
 		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EINVAL) { // the file system does not know the flag
 			if _, statErr := os.Lstat(kept); statErr == nil {
@@ -94,7 +111,7 @@ func aside(path string) (string, error) {
 		}
 		return kept, syncDir(filepath.Dir(path))
 	}
-	return "", fmt.Errorf("set aside %q: there are %d damaged ones already", path, maxAside)
+	return "", NoAsideError(path)
 }
 
 // IsPassing reports whether a file could not be read for a reason that is not the file's and ends by itself: the process or the machine

@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
-	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
@@ -83,14 +81,9 @@ func check(ctx context.Context, program, database string) error {
 
 // isComplete returns an error if the log does not have everything that was ever committed.
 func isComplete(dir string) error {
-	log, err := wal.OpenForRead(zap.NewNop(), dir, walpb.Snapshot{})
-	if err != nil {
-		return fmt.Errorf("open it from its beginning: %w", err)
-	}
-	defer log.Close()
-	_, state, entries, err := log.ReadAll()
+	state, entries, err := readLog(dir, walpb.Snapshot{})
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // an end that was cut off was not acknowledged
-		return fmt.Errorf("read it: %w", err)
+		return fmt.Errorf("read it from its beginning: %w", err)
 	}
 	for i, entry := range entries {
 		if entry.Index != uint64(i)+1 {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
@@ -51,12 +50,7 @@ func lastChange(dir string) (uint64, error) {
 		return 0, nil
 	}
 	newest := snapshots[len(snapshots)-1]
-	log, err := wal.OpenForRead(zap.NewNop(), dir, newest)
-	if err != nil {
-		return 0, err
-	}
-	defer log.Close()
-	_, _, entries, err := log.ReadAll()
+	_, entries, err := readLog(dir, newest)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, err
 	}
@@ -92,7 +86,7 @@ func (s *Server) remakeLog(ctx context.Context, cause error) error {
 			"saved, with `berth snapshot restore`, or start over with --reset, which deletes this one", cause, database, err)
 	}
 	// The new member is made below the name that the old one then has: the two change places in one step.
-	aside, err := s.newAside()
+	aside, err := newAside(member)
 	if err != nil {
 		return err
 	}
@@ -112,17 +106,16 @@ func (s *Server) remakeLog(ctx context.Context, cause error) error {
 	return nil
 }
 
-// newAside returns a path that says that what is there was damaged.
-func (s *Server) newAside() (string, error) {
-	path := filepath.Join(s.config.DataDir, "member.damaged")
-	for n := 2; ; n++ {
-		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			return path, nil
+// newAside returns a free path that says that what is there was damaged.
+func newAside(path string) (string, error) {
+	for aside := range atomicfile.AsideNames(path) {
+		if _, err := os.Lstat(aside); errors.Is(err, os.ErrNotExist) {
+			return aside, nil
 		} else if err != nil {
 			return "", err
 		}
-		path = filepath.Join(s.config.DataDir, "member.damaged-"+strconv.Itoa(n))
 	}
+	return "", atomicfile.NoAsideError(path)
 }
 
 // exchange has two directories change their places, after all that is on their disk is written.

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 )
 
@@ -33,13 +34,19 @@ func removeUnfinished(dataDir string) error {
 
 // hasCommitted reports whether the log has, or may have, anything that is committed.
 func hasCommitted(dir string) bool {
-	log, err := wal.OpenForRead(zap.NewNop(), dir, walpb.Snapshot{})
+	state, _, err := readLog(dir, walpb.Snapshot{})
+	return err != nil || state.Commit > 0
+}
+
+// readLog returns what the log has after a snapshot; an empty one for its beginning.
+func readLog(dir string, after walpb.Snapshot) (raftpb.HardState, []raftpb.Entry, error) {
+	log, err := wal.OpenForRead(zap.NewNop(), dir, after)
 	if err != nil {
-		return true
+		return raftpb.HardState{}, nil, err
 	}
 	defer log.Close()
-	_, state, _, err := log.ReadAll()
-	return err != nil || state.Commit > 0
+	_, state, entries, err := log.ReadAll()
+	return state, entries, err
 }
 
 // hasData reports whether the database has, or may have, keys, or there are snapshots.

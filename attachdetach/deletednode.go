@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 )
 
 // lastReports are the volumesInUse of deleted Nodes, until syncNode reads them. A Node may be deleted before the controller has
@@ -17,10 +16,7 @@ type lastReports struct {
 
 // note records the report of an object that was deleted, if it is a Node.
 func (r *lastReports) note(obj any) {
-	if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = missed.Obj
-	}
-	node, ok := obj.(*corev1.Node)
+	node, ok := lastState(obj).(*corev1.Node)
 	if !ok {
 		return
 	}

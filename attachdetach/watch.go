@@ -104,10 +104,7 @@ func (a *components) watch(claimChanged func(namespace, name string)) ([]toolsca
 
 // notifyClaim calls changed with the claim that the object is, or that the PersistentVolume is bound to.
 func notifyClaim(obj any, changed func(namespace, name string)) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
-	switch o := obj.(type) {
+	switch o := lastState(obj).(type) {
 	case *corev1.PersistentVolumeClaim:
 		changed(o.Namespace, o.Name)
 	case *corev1.PersistentVolume:
@@ -115,6 +112,14 @@ func notifyClaim(obj any, changed func(namespace, name string)) {
 			changed(o.Spec.ClaimRef.Namespace, o.Spec.ClaimRef.Name)
 		}
 	}
+}
+
+// lastState returns the object that a handler of deletions got, also where the informer has missed the deletion.
+func lastState(obj any) any {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		return gone.Obj
+	}
+	return obj
 }
 
 func podNode(obj any) ([]string, error) {

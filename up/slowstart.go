@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -12,16 +11,14 @@ import (
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/wakeup"
+	"github.com/berth-dev/berth/up/supervisor"
 )
 
 // slowStart is when a start reports what it waits for, and again after twice the time. A start takes some seconds.
 const slowStart = 20 * time.Second
 
-// What is read of a log, and shown of an error in it.
-const (
-	logTail    = 64 << 10
-	shownError = 400
-)
+// shownError is how many bytes are shown of an error in a log.
+const shownError = 400
 
 // A startingPart is a part of the cluster that a start waits for.
 type startingPart struct {
@@ -62,7 +59,12 @@ func (c *Cluster) reportSlowStart(ctx context.Context, parts ...startingPart) (e
 
 // lastError returns the last error that the part has logged in this start, as the end of a sentence.
 func (p startingPart) lastError() string {
-	last := lastError(readTail(p.log, p.begun))
+	last := ""
+	if file, err := os.Open(p.log); err == nil {
+		defer file.Close()
+		data, _ := supervisor.Tail(file, p.begun) // what cannot be read says nothing
+		last = lastError(data)
+	}
 	if last == "" {
 		return fmt.Sprintf(" (see %s)", p.log)
 	}
@@ -70,28 +72,6 @@ func (p startingPart) lastError() string {
 		last = strings.ToValidUTF8(last[:shownError], "") + " …"
 	}
 	return fmt.Sprintf("; the last error in %s: %s", p.log, last)
-}
-
-// readTail returns the end of a file, of what begins at from. A log that was rotated since begins at 0.
-func readTail(path string, from int64) []byte {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil
-	}
-	if info.Size() < from {
-		from = 0
-	}
-	from = max(from, info.Size()-logTail)
-	data, err := io.ReadAll(io.NewSectionReader(file, from, logTail))
-	if err != nil {
-		return nil
-	}
-	return data
 }
 
 // lastError returns the text of the last line that is an error, in the format of log/slog, logrus or zap; empty for none.

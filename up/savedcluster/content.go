@@ -10,6 +10,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/berth-dev/berth/up/isolate"
 	"github.com/berth-dev/berth/up/removal"
 )
 
@@ -19,7 +20,7 @@ const (
 	// stateName is the file without which a data directory with other files is none of berth.
 	stateName = "cluster.json"
 	// lockName is the lock of the data directory, which the caller has.
-	lockName = "lock"
+	lockName = isolate.LockName
 )
 
 // isMounted reports whether a data directory is a file system of its own, or mounted otherwise: it cannot be renamed or replaced, and what

@@ -8,20 +8,29 @@ import (
 	"strings"
 )
 
+// tail is how much is read of a log. A crash of a Go program prints its cause first, and then the stacks of many goroutines.
+const tail = 64 << 10
+
+// Tail returns the end of a log, of what begins at from. One that was rotated since begins at 0.
+func Tail(log *os.File, from int64) ([]byte, error) {
+	info, err := log.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < from {
+		from = 0
+	}
+	return io.ReadAll(io.NewSectionReader(log, max(from, info.Size()-tail), tail))
+}
+
 // lastLine returns the line of a log that says why the program exited.
 func lastLine(path string) string {
-	const tail = 64 << 10 // a crash of a Go program prints its cause first, and then the stacks of many goroutines
 	file, err := os.Open(path)
 	if err != nil {
 		return "no log: " + err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > tail {
-		if _, err := file.Seek(-tail, io.SeekEnd); err != nil {
-			return "see " + path
-		}
-	}
-	data, err := io.ReadAll(file)
+	data, err := Tail(file, 0)
 	if err != nil {
 		return "see " + path
 	}

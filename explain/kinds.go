@@ -62,6 +62,14 @@ func Words(kind string) []string {
 	return nil
 }
 
+// ShortKind returns the word to show for a kind: the first of Words, or the kind in small letters.
+func ShortKind(kind string) string {
+	if words := Words(kind); len(words) > 0 {
+		return words[0]
+	}
+	return strings.ToLower(kind)
+}
+
 // Kinds lists the kinds that can be explained.
 func Kinds() []string {
 	var names []string

@@ -50,8 +50,9 @@ func Print(w io.Writer, a *Explanation, width int) error { return Style{Width: w
 
 // Print prints the verdict, the stages, where the time went, the evidence, and the next command.
 func (s Style) Print(w io.Writer, a *Explanation) error {
+	a = printable(a)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", s.paint(bold, Title(a)), s.state(a.State, oneLine(a.Verdict)))
+	fmt.Fprintf(&b, "%s: %s\n", s.paint(bold, Title(a)), s.state(a.State, a.Verdict))
 	if a.HeldBy != "" && a.Stuck() {
 		fmt.Fprintf(&b, "Held by: %s\n", a.HeldBy)
 	}
@@ -71,14 +72,14 @@ func (s Style) Print(w io.Writer, a *Explanation) error {
 	if len(a.Evidence) > 0 {
 		b.WriteString("\nEvidence:\n")
 		for _, e := range a.Evidence {
-			fmt.Fprintf(&b, "  %s %s: %s\n", e.Object, e.Field, oneLine(e.Text))
+			fmt.Fprintf(&b, "  %s %s: %s\n", e.Object, e.Field, e.Text)
 		}
 	}
 	for _, text := range a.Unseen {
-		fmt.Fprintf(&b, "\nNot seen: %s\n", oneLine(text))
+		fmt.Fprintf(&b, "\nNot seen: %s\n", text)
 	}
 	if a.Remedy != "" && a.Stuck() {
-		fmt.Fprintf(&b, "\nRemedy: %s\n", oneLine(a.Remedy))
+		fmt.Fprintf(&b, "\nRemedy: %s\n", a.Remedy)
 	}
 	if a.Next != "" {
 		fmt.Fprintf(&b, "\nNext: %s\n", s.paint(bold, a.Next))
@@ -95,23 +96,11 @@ func Title(a *Explanation) string {
 	return a.Object.Kind + " " + a.Object.Namespace + "/" + a.Object.Name
 }
 
-// oneLine removes line breaks and control characters from texts of others (container logs, drivers' errors).
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0:
-			return '�'
-		}
-		return r
-	}, strings.TrimSpace(text))
-}
-
 // PrintList prints a line for each explanation: object, state, reason, age, verdict.
 func (s Style) PrintList(w io.Writer, explanations []*Explanation, now time.Time) error {
 	var b strings.Builder
 	title, reason := len("OBJECT"), len("REASON")
+	explanations = printable(explanations)
 	for _, a := range explanations {
 		title, reason = max(title, len(listTitle(a))), max(reason, len(a.Reason))
 	}
@@ -123,7 +112,7 @@ func (s Style) PrintList(w io.Writer, explanations []*Explanation, now time.Time
 		}
 		line := fmt.Sprintf("%-*s  %s  %-*s  %8s  ", title, listTitle(a), s.state(a.State, fmt.Sprintf("%-11s", a.State)), reason,
 			a.Reason, since)
-		why := oneLine(a.Verdict)
+		why := a.Verdict
 		width := s.Width - title - reason - 11 - 8 - 8
 		switch {
 		case s.Width == 0:
@@ -139,7 +128,7 @@ func (s Style) PrintList(w io.Writer, explanations []*Explanation, now time.Time
 }
 
 func listTitle(a *Explanation) string {
-	name := Words(a.Object.Kind)[0] + "/" + a.Object.Name
+	name := ShortKind(a.Object.Kind) + "/" + a.Object.Name
 	if a.Object.Namespace != "" {
 		name = a.Object.Namespace + " " + name
 	}
@@ -200,11 +189,11 @@ func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 			b.WriteString("  " + blank + s.paint(color, mark))
 		}
 		if stage.Error != "" && width < minBarWidth {
-			fmt.Fprintf(b, "  error: %s", oneLine(stage.Error))
+			fmt.Fprintf(b, "  error: %s", stage.Error)
 		}
 		b.WriteString("\n")
 		if stage.Error != "" && width >= minBarWidth {
-			fmt.Fprintf(b, "    %s\n", s.paint(red, clip("error: "+oneLine(stage.Error), s.Width-4)))
+			fmt.Fprintf(b, "    %s\n", s.paint(red, clip("error: "+stage.Error, s.Width-4)))
 		}
 		if more := stageNote(stage); more != "" {
 			fmt.Fprintf(b, "    %s\n", s.paint(faint, more))
@@ -223,7 +212,7 @@ func stageNote(stage Stage) string {
 		parts = append(parts, fmt.Sprintf("waited %.0f ms in a queue", stage.WaitMs))
 	}
 	if stage.Cause != nil && (!stage.Done() || stage.Error != "") {
-		parts = append(parts, fmt.Sprintf("for %s/%s", Words(stage.Cause.Kind)[0], stage.Cause.Name))
+		parts = append(parts, fmt.Sprintf("for %s/%s", ShortKind(stage.Cause.Kind), stage.Cause.Name))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -106,7 +106,7 @@ func TestStartsAreComparedByOwner(t *testing.T) {
 	require.Equal(t, []string{
 		"pod shop/none-b | 1 | 600 ms | Image, 500 ms | /compare?n=20&ns=shop&owner=pod+shop%2Fnone-b",
 		"pod shop/alone | 1 | 500 ms | Image, 400 ms | /compare?n=20&ns=shop&owner=pod+shop%2Falone",
-		"StatefulSet shop/db | 1 | 400 ms | Image, 300 ms | /compare?n=20&ns=shop&owner=StatefulSet+shop%2Fdb",
+		"statefulset shop/db | 1 | 400 ms | Image, 300 ms | /compare?n=20&ns=shop&owner=statefulset+shop%2Fdb",
 		"deployment shop/web | 2 | 200 ms | Image, 100 ms | /compare?n=20&ns=shop&owner=deployment+shop%2Fweb",
 	}, lines, "the deleted Pod of a ReplicaSet still belongs to it")
 	require.Len(t, h.chosen(records, comparison{count: 20, owner: "deployment shop/web"}), 2)

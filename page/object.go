@@ -100,10 +100,7 @@ func newRowView(e *explain.Explanation, id string, now time.Time) objectView {
 
 // label names an object in one line.
 func label(ref timeline.Ref) string {
-	word := ref.Kind
-	if words := explain.Words(ref.Kind); len(words) > 0 {
-		word = words[0]
-	}
+	word := explain.ShortKind(ref.Kind)
 	if ref.Namespace != "" {
 		return word + " " + ref.Namespace + "/" + ref.Name
 	}

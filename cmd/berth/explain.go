@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/suggest"
+	"github.com/berth-dev/berth/internal/terminaltext"
 	"github.com/berth-dev/berth/timeline/remote"
 	"github.com/berth-dev/berth/up"
 )
@@ -290,7 +291,7 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 
 func (f *explainFlags) printList(cmd *cobra.Command, explanations []*explain.Explanation, unseen []string) error {
 	for _, text := range unseen {
-		fmt.Fprintf(cmd.ErrOrStderr(), "berth: not seen: %s\n", text)
+		fmt.Fprintf(cmd.ErrOrStderr(), "berth: not seen: %s\n", terminaltext.Line(text))
 	}
 	if len(explanations) == 0 {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "Nothing is stuck.")
@@ -319,7 +320,7 @@ func (f *explainFlags) complete(cmd *cobra.Command, args []string, typed string)
 	case len(args) == 0 && !slash:
 		var words []cobra.Completion
 		for _, kind := range explain.Kinds() {
-			if first := explain.Words(kind)[0]; strings.HasPrefix(first, typed) {
+			if first := explain.ShortKind(kind); strings.HasPrefix(first, typed) {
 				words = append(words, first+"/")
 			}
 		}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/terminaltext"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/provision/snapshot/api"
 	"github.com/berth-dev/berth/provision/snapshot/groupapi"
@@ -113,7 +114,7 @@ func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src ex
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below reports errors
 			err = printAs(cmd, f.output, explanation)
 		case fresh:
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(explanation), explanation.Verdict)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(explanation), terminaltext.Line(explanation.Verdict))
 		}
 		if err != nil || !explanation.Stuck() || explanation.State == explain.Failed {
 			return explanation, err

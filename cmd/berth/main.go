@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/contain"
 	"github.com/berth-dev/berth/internal/signals"
+	"github.com/berth-dev/berth/internal/terminaltext"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/version"
 )
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string) int {
 	if code, ok := interruptedExitCode(ctx, cmd, err); ok {
 		return code
 	}
-	fmt.Fprintln(os.Stderr, "berth: "+err.Error())
+	fmt.Fprintln(os.Stderr, "berth: "+terminaltext.Lines(err.Error()))
 	var usage usageError
 	if errors.As(err, &usage) {
 		return exitUsage

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/berth-dev/berth/internal/terminaltext"
 	"github.com/berth-dev/berth/kubelet/images"
 )
 
@@ -39,7 +40,7 @@ func (p *eventPrinter) Event(_ runtime.Object, kind, reason, message string) {
 		p.lastMessages = map[string]string{}
 	}
 	p.lastMessages[reason] = message
-	p.printf("%s: %s%s", reason, message, remedies[reason])
+	p.printf("%s: %s%s", reason, terminaltext.Lines(message), remedies[reason])
 }
 
 // remedies say what to do about events, in terms of `berth run`.

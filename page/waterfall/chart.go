@@ -63,23 +63,15 @@ func rowOf(stage explain.Stage, of timeline.Ref) Row {
 		WaitMs: min(stage.WaitMs, stage.DurationMs), Open: !stage.Done(), Failed: stage.Error != "", Note: stage.Error,
 	}
 	if kind, name, ok := strings.Cut(stage.Object, "/"); ok && (kind != of.Kind || name != of.Name) {
-		row.Detail = strings.TrimSpace(row.Detail + " of " + shortKind(kind) + " " + name)
+		row.Detail = strings.TrimSpace(row.Detail + " of " + explain.ShortKind(kind) + " " + name)
 	}
 	if stage.Attempt > 1 {
 		row.Detail = strings.TrimSpace(row.Detail + fmt.Sprintf(" (attempt %d)", stage.Attempt))
 	}
 	if row.Note == "" && stage.Cause != nil && row.Open {
-		row.Note = "for " + shortKind(stage.Cause.Kind) + " " + stage.Cause.Name
+		row.Note = "for " + explain.ShortKind(stage.Cause.Kind) + " " + stage.Cause.Name
 	}
 	return row
-}
-
-// shortKind returns kubectl's first word for a kind.
-func shortKind(kind string) string {
-	if words := explain.Words(kind); len(words) > 0 {
-		return words[0]
-	}
-	return strings.ToLower(kind)
 }
 
 func (c Chart) bounded() Chart {

@@ -8,10 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
@@ -25,8 +29,8 @@ const exitUnknown = 1
 
 var errDamaged = errors.New("its pages do not fit together")
 
-// setAsideDamaged sets the database aside if the checker finds damaged pages in it, where etcd can make it again: the log has every change
-// of a cluster until it is longer than some hundred megabytes. Without, it is an error that says what to do.
+// setAsideDamaged sets the database aside if the checker finds damaged pages in it, or a value is not the log's, where etcd can make it again:
+// the log has every change of a cluster until it is longer than some hundred megabytes. Without, it is an error that says what to do.
 func (s *Server) setAsideDamaged(ctx context.Context) error {
 	snap := filepath.Join(s.config.DataDir, "member", "snap")
 	database := filepath.Join(snap, "db")
@@ -35,13 +39,16 @@ func (s *Server) setAsideDamaged(ctx context.Context) error {
 	}
 	cause := check(ctx, s.config.Checker, database)
 	if cause == nil {
+		cause = damagedValue(filepath.Dir(snap))
+	}
+	if cause == nil {
 		return nil
 	}
-	if !errors.Is(cause, errDamaged) {
+	if !errors.Is(cause, errDamaged) && !errors.Is(cause, ErrDamagedValue) {
 		klog.ErrorS(cause, "Failed to check etcd's database, although etcd has ended by itself", "file", database)
 		return nil // as far as is known it is whole
 	}
-	if err := isComplete(filepath.Join(s.config.DataDir, "member", "wal")); err != nil {
+	if _, err := readComplete(filepath.Join(s.config.DataDir, "member", "wal")); err != nil {
 		return fmt.Errorf("the cluster's database %s is damaged (%w), and cannot be made again from its log (%w): bring back a cluster that was "+
 			"saved, with `berth snapshot restore`, or start over with --reset, which deletes this one", database, cause, err)
 	}
@@ -79,19 +86,34 @@ func check(ctx context.Context, program, database string) error {
 	return fmt.Errorf("%w: %s", errDamaged, said)
 }
 
-// isComplete returns an error if the log does not have everything that was ever committed.
-func isComplete(dir string) error {
+// readComplete reads a log that has everything that was ever committed; else it is an error. One that was made from a database has not what
+// was in that.
+func readComplete(dir string) ([]raftpb.Entry, error) {
 	state, entries, err := readLog(dir, walpb.Snapshot{})
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // an end that was cut off was not acknowledged
-		return fmt.Errorf("read it from its beginning: %w", err)
+		return nil, fmt.Errorf("read it from its beginning: %w", err)
 	}
 	for i, entry := range entries {
 		if entry.Index != uint64(i)+1 {
-			return fmt.Errorf("change %d is followed by %d", i, entry.Index)
+			return nil, fmt.Errorf("change %d is followed by %d", i, entry.Index)
 		}
 	}
 	if state.Commit > uint64(len(entries)) {
-		return fmt.Errorf("it has %d of %d changes", len(entries), state.Commit)
+		return nil, fmt.Errorf("it has %d of %d changes", len(entries), state.Commit)
 	}
-	return nil
+	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), dir)
+	if err != nil {
+		return nil, fmt.Errorf("read its snapshots: %w", err)
+	}
+	for _, snapshot := range snapshots {
+		if snapshot.Index > 0 && !slices.ContainsFunc(entries[:min(snapshot.Index, uint64(len(entries)))], isRequest) {
+			return nil, errors.New("it was made from a database, and has only what came after")
+		}
+	}
+	return entries, nil
+}
+
+// isRequest reports whether a change is one that a client has requested: not of the members, nor of an election.
+func isRequest(entry raftpb.Entry) bool {
+	return entry.Type == raftpb.EntryNormal && len(entry.Data) > 0
 }

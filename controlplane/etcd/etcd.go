@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -71,7 +72,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if s.config.Crashed {
+	_, suspect := os.Lstat(s.suspectFile())
+	if s.config.Crashed || suspect == nil {
 		if err := s.setAsideDamaged(ctx); err != nil {
 			return err
 		}
@@ -92,6 +94,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 	select {
 	case <-server.Server.ReadyNotify():
+		_ = os.Remove(s.suspectFile()) // else the next start checks once more
 		ready()
 	case err := <-server.Err():
 		return fmt.Errorf("start etcd: %w", err)

@@ -209,7 +209,7 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][
 	}
 	return [][]supervisor.Component{
 		{{Name: statuspipe.Etcd, Run: func(ctx context.Context, ready func()) error { return runStore(ctx, c, store, ready) }}},
-		{{Name: statuspipe.APIServer, Run: server.Run}},
+		{{Name: statuspipe.APIServer, Run: checkedIfSlow(clock.RealClock{}, store.CheckValues, server.Run)}},
 		last,
 	}
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/controlplane/etcd"
+)
+
+// TestTheStoreIsCheckedIfTheStartIsSlow and only then.
+func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
+	damage := fmt.Errorf("%w: of a key", etcd.ErrDamagedValue)
+	for name, found := range map[string]error{"damaged": damage, "whole": nil, "unknown": errors.New("no connection")} {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakeClock(time.Unix(0, 0))
+			checked := make(chan struct{})
+			check := func(context.Context) error { close(checked); return found }
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended, ready := make(chan error, 1), make(chan struct{})
+			go func() {
+				ended <- checkedIfSlow(clock, check, func(ctx context.Context, ready func()) error {
+					<-checked
+					if found != damage {
+						ready()
+						ready()
+						cancel()
+					}
+					<-ctx.Done()
+					return nil
+				})(ctx, func() { ready <- struct{}{} })
+			}()
+			require.NoError(t, clock.BlockUntilContext(t.Context(), 1))
+			clock.Step(slowStart)
+			if found == damage {
+				require.ErrorIs(t, <-ended, damage)
+				return
+			}
+			<-ready
+			<-ready
+			require.NoError(t, <-ended)
+		})
+	}
+
+	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
+	failed := errors.New("failed")
+	err := checkedIfSlow(clock, nil, func(_ context.Context, ready func()) error {
+		ready()
+		return failed
+	})(t.Context(), func() {})
+	require.ErrorIs(t, err, failed)
+	require.False(t, clock.HasWaiters())
+}

@@ -1,0 +1,171 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/controlplane/atomicfile"
+)
+
+// ErrDamagedValue is the cause if a value of the database is not one that was written. The database has no checksums of values, but its
+// log has, and has each value, too.
+var ErrDamagedValue = errors.New("a value is not the one that was written")
+
+// pageOfValues is how many values are read from the store at a time.
+const pageOfValues = 500
+
+// CheckValues compares all present values of the store with what its log says was written; it must be ready. If one differs it is an
+// ErrDamagedValue, and the store's next start makes the database again. Without the whole log, or without a Checker, nothing is known
+// and the error is nil. It reads as much as the store and its log have: call it only if there is a sign of damage.
+func (s *Server) CheckValues(ctx context.Context) error {
+	if s.config.Checker == "" {
+		return nil
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{Endpoint(s.config.Socket)}, Context: ctx, Logger: zap.NewNop()})
+	if err != nil {
+		return fmt.Errorf("check the store's values: %w", err)
+	}
+	defer client.Close()
+	newest, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+	if err != nil {
+		return fmt.Errorf("check the store's values: %w", err)
+	}
+	// After the revision is known: the log has all that led to it.
+	written, err := readWritten(filepath.Join(s.config.DataDir, "member", "wal"))
+	if err != nil {
+		klog.V(2).InfoS("Values of etcd cannot be compared with its log", "reason", err)
+		return nil
+	}
+	err = eachValue(ctx, client, newest.Header.Revision, written.check)
+	if errors.Is(err, ErrDamagedValue) {
+		return errors.Join(err, atomicfile.Write(s.suspectFile(), []byte(err.Error()+"\n")))
+	}
+	return err
+}
+
+// suspectFile is there if the next start has to check the database, as after a crash.
+func (s *Server) suspectFile() string { return s.config.Socket + ".suspect" }
+
+// eachValue calls check for each value of a revision, up to its first error.
+func eachValue(ctx context.Context, client *clientv3.Client, revision int64, check func(*mvccpb.KeyValue) error) error {
+	for from := "\x00"; ; {
+		page, err := client.Get(ctx, from, clientv3.WithFromKey(), clientv3.WithLimit(pageOfValues), clientv3.WithRev(revision))
+		if err != nil {
+			return fmt.Errorf("check the store's values: %w", err)
+		}
+		for _, value := range page.Kvs {
+			if err := check(value); err != nil {
+				return err
+			}
+		}
+		if !page.More {
+			return nil
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// damagedValue reads a database that nothing has open, and returns an ErrDamagedValue if one of its values, present or past, is not one
+// of its log's. If that cannot be known the error is nil.
+func damagedValue(member string) error {
+	database := filepath.Join(member, "snap", "db")
+	written, err := readWritten(filepath.Join(member, "wal"))
+	if err != nil || written.last < consistentIndex(database) { // a log that was cut off is made again from the database
+		return nil
+	}
+	var damage error
+	err = view(database, func(tx *bbolt.Tx) {
+		keys := tx.Bucket([]byte("key"))
+		if keys == nil {
+			return
+		}
+		damage = keys.ForEach(func(revision, data []byte) error {
+			var value mvccpb.KeyValue
+			if len(revision) < 8 {
+				return fmt.Errorf("%w: of revision %x", ErrDamagedValue, revision)
+			}
+			if err := value.Unmarshal(data); err != nil {
+				return fmt.Errorf("%w: of revision %d (%w)", ErrDamagedValue, binary.BigEndian.Uint64(revision), err)
+			}
+			if len(revision) > revisionBytes { // it was deleted then
+				return nil
+			}
+			return written.check(&value)
+		})
+	})
+	if damage == nil && err != nil {
+		klog.V(2).InfoS("Values of etcd's database cannot be read", "reason", err)
+	}
+	return damage
+}
+
+// revisionBytes is the size of a key of etcd's database, which is a revision: two numbers with a mark between them. That of a deletion
+// has one more.
+const revisionBytes = 8 + 1 + 8
+
+// written is what a log says was written: a hash of each key with its value.
+type written struct {
+	last   uint64 // the index of its last change
+	seed   maphash.Seed
+	hashes map[uint64]struct{}
+}
+
+// readWritten reads a log that goes back to the first change.
+func readWritten(dir string) (*written, error) {
+	entries, err := readComplete(dir)
+	if err != nil {
+		return nil, err
+	}
+	w := &written{uint64(len(entries)), maphash.MakeSeed(), make(map[uint64]struct{}, len(entries))}
+	for _, entry := range entries {
+		var request etcdserverpb.InternalRaftRequest
+		if !isRequest(entry) || request.Unmarshal(entry.Data) != nil {
+			continue
+		}
+		w.add(request.Put)
+		w.addAll(request.Txn)
+	}
+	return w, nil
+}
+
+func (w *written) addAll(txn *etcdserverpb.TxnRequest) {
+	for _, operations := range [][]*etcdserverpb.RequestOp{txn.GetSuccess(), txn.GetFailure()} {
+		for _, operation := range operations {
+			w.add(operation.GetRequestPut())
+			w.addAll(operation.GetRequestTxn())
+		}
+	}
+}
+
+func (w *written) add(put *etcdserverpb.PutRequest) {
+	if put != nil {
+		w.hashes[w.hash(put.Key, put.Value)] = struct{}{}
+	}
+}
+
+func (w *written) hash(key, value []byte) uint64 {
+	var hash maphash.Hash
+	hash.SetSeed(w.seed)
+	_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(key)))) // it never fails
+	_, _ = hash.Write(key)
+	_, _ = hash.Write(value)
+	return hash.Sum64()
+}
+
+func (w *written) check(value *mvccpb.KeyValue) error {
+	if _, ok := w.hashes[w.hash(value.Key, value.Value)]; !ok {
+		return fmt.Errorf("%w: of the key %q, revision %d", ErrDamagedValue, value.Key, value.ModRevision)
+	}
+	return nil
+}

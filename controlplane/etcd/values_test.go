@@ -1,0 +1,106 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// The value that is damaged, and what it is then, in the database but not in the log.
+const (
+	wholeValue   = "a value that will be damaged"
+	damagedAfter = "a value that wilx be damaged"
+)
+
+// damageValue damages a value within its page, which nothing in the database shows.
+func damageValue(t *testing.T, dir string) {
+	t.Helper()
+	database := filepath.Join(dir, "member", "snap", "db")
+	data, err := os.ReadFile(database)
+	require.NoError(t, err)
+	require.Contains(t, string(data), wholeValue)
+	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, []byte(wholeValue), []byte(damagedAfter)), 0o600))
+}
+
+// withValue makes a store with many values, the one to damage among them, put by a transaction as the API server does, and some deleted ones.
+func withValue(t *testing.T) (dir, want string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "etcd")
+	fill(t, dir, 2*pageOfValues)
+	run(t, dir, func(client *clientv3.Client) {
+		ctx := t.Context()
+		_, err := client.Txn(ctx).Then(clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("key 77", wholeValue)}, nil)).Commit()
+		require.NoError(t, err)
+		_, err = client.Txn(ctx).Else(clientv3.OpPut("never", "put")).Commit()
+		require.NoError(t, err)
+		_, err = client.Delete(ctx, "key 1", clientv3.WithPrefix())
+		require.NoError(t, err)
+		_, err = client.Put(ctx, "key 77", "", clientv3.WithIgnoreValue())
+		require.NoError(t, err)
+		want = content(t, client)
+	})
+	return dir, want
+}
+
+// TestADamagedValueIsMadeAgain after a crash, and after a check of a store that runs.
+func TestADamagedValueIsMadeAgain(t *testing.T) {
+	dir, want := withValue(t)
+	damageValue(t, dir)
+	runWith(t, Config{DataDir: dir, Checker: checker(t, 0), Crashed: true}, func(client *clientv3.Client) {
+		require.Equal(t, want, content(t, client))
+	})
+	require.FileExists(t, filepath.Join(dir, "member", "snap", "db.damaged"))
+
+	damageValue(t, dir)
+	socket := filepath.Join(t.TempDir(), "etcd.sock")
+	store := func() *Server {
+		return New(Config{DataDir: dir, Socket: socket, LogLevel: "error", Checker: checker(t, 0)})
+	}
+	checkRunning := func() (err error) {
+		s := store()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		require.NoError(t, s.Run(ctx, func() {
+			err = s.CheckValues(ctx)
+			cancel()
+		}))
+		return err
+	}
+	err := checkRunning()
+	require.ErrorIs(t, err, ErrDamagedValue)
+	require.ErrorContains(t, err, `"key 77"`)
+	require.NoError(t, checkRunning(), "it is made again")
+	require.NoError(t, checkRunning())
+	require.FileExists(t, filepath.Join(dir, "member", "snap", "db.damaged-2"))
+	require.NoFileExists(t, filepath.Join(dir, "member", "snap", "db.damaged-3"), "and only once")
+	run(t, dir, func(client *clientv3.Client) { require.Equal(t, want, content(t, client)) })
+}
+
+// TestValuesOfAStoreWithoutItsWholeLogAreNotTakenForDamaged has a log that was made again, and one whose last changes were lost.
+func TestValuesOfAStoreWithoutItsWholeLogAreNotTakenForDamaged(t *testing.T) {
+	dir, want := withValue(t)
+	log := filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
+	data, err := os.ReadFile(log)
+	require.NoError(t, err)
+	clear(data[bytes.Index(data, []byte(wholeValue)):])
+	require.NoError(t, os.WriteFile(log, data, 0o600))
+	for range 2 {
+		runWith(t, Config{DataDir: dir, Checker: checker(t, 0), Crashed: true}, func(client *clientv3.Client) {
+			require.True(t, want == content(t, client))
+		})
+		require.NoFileExists(t, filepath.Join(dir, "member", "snap", "db.damaged"))
+	}
+	require.DirExists(t, filepath.Join(dir, "member.damaged"), "the log is made again")
+
+	database := filepath.Join(dir, "member", "snap", "db")
+	damagePages(t, database)
+	err = startError(t, Config{DataDir: dir, Checker: checker(t, exitDamaged), Crashed: true})
+	require.ErrorContains(t, err, "made from a database")
+	require.ErrorContains(t, err, "berth snapshot restore")
+	require.NoFileExists(t, database+".damaged")
+}

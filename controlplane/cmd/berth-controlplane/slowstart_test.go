@@ -36,7 +36,7 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 					return nil
 				})(ctx, func() { ready <- struct{}{} })
 			}()
-			require.NoError(t, clock.BlockUntilContext(t.Context(), 1))
+			require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 			clock.Step(slowStart)
 			if found == damage {
 				require.ErrorIs(t, <-ended, damage)

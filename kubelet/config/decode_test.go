@@ -106,6 +106,7 @@ func TestRefused(t *testing.T) {
 		"metadata.name":              manifest("../p"),
 		"metadata.generateName":      strings.Replace(manifest("p"), "name: p", "generateName: p", 1),
 		"metadata.uid":               strings.Replace(manifest("p"), "name: p", "name: p, uid: ../../x", 1),
+		`metadata.uid "a_b"`:         strings.Replace(manifest("p"), "name: p", "name: p, uid: a_b", 1),
 		"metadata.namespace":         strings.Replace(manifest("p"), "name: p", "name: p, namespace: a/b", 1),
 		"containers[0].name":         strings.Replace(manifest("p"), "name: c", "name: ../c", 1),
 		"containers[0].image":        strings.Replace(manifest("p"), ", image: registry:5000/app", "", 1),

@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// safeUID is a valid UID: it becomes the name of a directory and of a cgroup.
-var safeUID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,62}$`)
+// safeUID is a valid UID: it becomes the name of a directory and of a cgroup. In that, with systemd, "_" stands for "-", so that a UID with
+// one would be taken for another; and it separates the UID in the name of the directory of logs.
+var safeUID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z-]{0,62}$`)
 
 // validate checks what the API server checks, as far as a wrong value could harm the node or other Pods, and rejects
 // what only works with an API server.
@@ -28,7 +29,7 @@ func validate(pod *corev1.Pod) error {
 		return err
 	}
 	if !safeUID.MatchString(string(pod.UID)) {
-		return fmt.Errorf("metadata.uid %q: want at most 63 letters, digits, - and _", pod.UID)
+		return fmt.Errorf("metadata.uid %q: want at most 63 letters, digits and -", pod.UID)
 	}
 	for key, value := range pod.Labels {
 		problems := append(content.IsLabelKey(key), validation.IsValidLabelValue(value)...)

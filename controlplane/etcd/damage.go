@@ -48,7 +48,7 @@ func (s *Server) setAsideDamaged(ctx context.Context) error {
 		klog.ErrorS(cause, "Failed to check etcd's database, although etcd has ended by itself", "file", database)
 		return nil // as far as is known it is whole
 	}
-	if _, err := readComplete(filepath.Join(s.config.DataDir, "member", "wal")); err != nil {
+	if _, err := readComplete(filepath.Join(s.config.DataDir, "member", "wal"), consistentIndex(database)); err != nil {
 		return fmt.Errorf("the cluster's database %s is damaged (%w), and cannot be made again from its log (%w): bring back a cluster that was "+
 			"saved, with `berth snapshot restore`, or start over with --reset, which deletes this one", database, cause, err)
 	}
@@ -86,9 +86,9 @@ func check(ctx context.Context, program, database string) error {
 	return fmt.Errorf("%w: %s", errDamaged, said)
 }
 
-// readComplete reads a log that has everything that was ever committed; else it is an error. One that was made from a database has not what
-// was in that.
-func readComplete(dir string) ([]raftpb.Entry, error) {
+// readComplete reads a log that has everything that was ever committed, and at least as many changes as the database; else it is an error. A
+// damaged length looks like an end that was cut off, and a log that was made from a database has not what was in that.
+func readComplete(dir string, least uint64) ([]raftpb.Entry, error) {
 	state, entries, err := readLog(dir, walpb.Snapshot{})
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // an end that was cut off was not acknowledged
 		return nil, fmt.Errorf("read it from its beginning: %w", err)
@@ -98,15 +98,16 @@ func readComplete(dir string) ([]raftpb.Entry, error) {
 			return nil, fmt.Errorf("change %d is followed by %d", i, entry.Index)
 		}
 	}
-	if state.Commit > uint64(len(entries)) {
-		return nil, fmt.Errorf("it has %d of %d changes", len(entries), state.Commit)
+	last := uint64(len(entries))
+	if all := max(state.Commit, least); all > last {
+		return nil, fmt.Errorf("it has %d of %d changes", last, all)
 	}
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), dir)
 	if err != nil {
 		return nil, fmt.Errorf("read its snapshots: %w", err)
 	}
 	for _, snapshot := range snapshots {
-		if snapshot.Index > 0 && !slices.ContainsFunc(entries[:min(snapshot.Index, uint64(len(entries)))], isRequest) {
+		if snapshot.Index > 0 && !slices.ContainsFunc(entries[:min(snapshot.Index, last)], isRequest) {
 			return nil, errors.New("it was made from a database, and has only what came after")
 		}
 	}

@@ -42,7 +42,7 @@ func (s *Server) CheckValues(ctx context.Context) error {
 		return fmt.Errorf("check the store's values: %w", err)
 	}
 	// After the revision is known: the log has all that led to it.
-	written, err := readWritten(filepath.Join(s.config.DataDir, "member", "wal"))
+	written, err := readWritten(filepath.Join(s.config.DataDir, "member", "wal"), 0)
 	if err != nil {
 		klog.V(2).InfoS("Values of etcd cannot be compared with its log", "reason", err)
 		return nil
@@ -80,8 +80,8 @@ func eachValue(ctx context.Context, client *clientv3.Client, revision int64, che
 // of its log's. If that cannot be known the error is nil.
 func damagedValue(member string) error {
 	database := filepath.Join(member, "snap", "db")
-	written, err := readWritten(filepath.Join(member, "wal"))
-	if err != nil || written.last < consistentIndex(database) { // a log that was cut off is made again from the database
+	written, err := readWritten(filepath.Join(member, "wal"), consistentIndex(database))
+	if err != nil {
 		return nil
 	}
 	var damage error
@@ -116,18 +116,17 @@ const revisionBytes = 8 + 1 + 8
 
 // written is what a log says was written: a hash of each key with its value.
 type written struct {
-	last   uint64 // the index of its last change
 	seed   maphash.Seed
 	hashes map[uint64]struct{}
 }
 
-// readWritten reads a log that goes back to the first change.
-func readWritten(dir string) (*written, error) {
-	entries, err := readComplete(dir)
+// readWritten reads a log that has everything, and at least as many changes as the database.
+func readWritten(dir string, least uint64) (*written, error) {
+	entries, err := readComplete(dir, least)
 	if err != nil {
 		return nil, err
 	}
-	w := &written{uint64(len(entries)), maphash.MakeSeed(), make(map[uint64]struct{}, len(entries))}
+	w := &written{maphash.MakeSeed(), make(map[uint64]struct{}, len(entries))}
 	for _, entry := range entries {
 		var request etcdserverpb.InternalRaftRequest
 		if !isRequest(entry) || request.Unmarshal(entry.Data) != nil {

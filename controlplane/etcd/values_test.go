@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,6 +26,19 @@ func damageValue(t *testing.T, dir string) {
 	require.NoError(t, err)
 	require.Contains(t, string(data), wholeValue)
 	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, []byte(wholeValue), []byte(damagedAfter)), 0o600))
+}
+
+// cutOff ends a log before the record that has the byte at a place. Each begins with its length in seven bytes, and that of its padding in one.
+func cutOff(log []byte, at int) {
+	for start := 0; ; {
+		length := binary.LittleEndian.Uint64(log[start:])
+		end := start + 8 + int(length&^(0xff<<56)) + int(length>>56&7)
+		if end > at {
+			clear(log[start:])
+			return
+		}
+		start = end
+	}
 }
 
 // withValue makes a store with many values, the one to damage among them, put by a transaction as the API server does, and some deleted ones.
@@ -87,8 +101,11 @@ func TestValuesOfAStoreWithoutItsWholeLogAreNotTakenForDamaged(t *testing.T) {
 	log := filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
 	data, err := os.ReadFile(log)
 	require.NoError(t, err)
-	clear(data[bytes.Index(data, []byte(wholeValue)):])
+	cutOff(data, bytes.Index(data, []byte(wholeValue)))
 	require.NoError(t, os.WriteFile(log, data, 0o600))
+	err = startError(t, Config{DataDir: dir, Checker: checker(t, exitDamaged), Crashed: true})
+	require.ErrorContains(t, err, "changes", "the log does not have what the damaged database has")
+	require.NoFileExists(t, filepath.Join(dir, "member", "snap", "db.damaged"))
 	for range 2 {
 		runWith(t, Config{DataDir: dir, Checker: checker(t, 0), Crashed: true}, func(client *clientv3.Client) {
 			require.True(t, want == content(t, client))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -72,8 +71,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	_, suspect := os.Lstat(s.suspectFile())
-	if s.config.Crashed || suspect == nil {
+	if s.config.Crashed {
 		if err := s.setAsideDamaged(ctx); err != nil {
 			return err
 		}
@@ -94,7 +92,6 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 	select {
 	case <-server.Server.ReadyNotify():
-		_ = os.Remove(s.suspectFile()) // else the next start checks once more
 		ready()
 	case err := <-server.Err():
 		return fmt.Errorf("start etcd: %w", err)

@@ -14,20 +14,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"k8s.io/klog/v2"
-
-	"github.com/berth-dev/berth/controlplane/atomicfile"
 )
 
 // ErrDamagedValue is the cause if a value of the database is not one that was written. The database has no checksums of values, but its
 // log has, and has each value, too.
-var ErrDamagedValue = errors.New("a value is not the one that was written")
+var ErrDamagedValue = errors.New("a value of etcd's database is not the one that was written")
 
 // pageOfValues is how many values are read from the store at a time.
 const pageOfValues = 500
 
 // CheckValues compares all present values of the store with what its log says was written; it must be ready. If one differs it is an
-// ErrDamagedValue, and the store's next start makes the database again. Without the whole log, or without a Checker, nothing is known
-// and the error is nil. It reads as much as the store and its log have: call it only if there is a sign of damage.
+// ErrDamagedValue: a store that is started as one that has crashed makes the database again. Without the whole log, or without a Checker,
+// nothing is known and the error is nil. It reads as much as the store and its log have: call it only if there is a sign of damage.
 func (s *Server) CheckValues(ctx context.Context) error {
 	if s.config.Checker == "" {
 		return nil
@@ -47,15 +45,8 @@ func (s *Server) CheckValues(ctx context.Context) error {
 		klog.V(2).InfoS("Values of etcd cannot be compared with its log", "reason", err)
 		return nil
 	}
-	err = eachValue(ctx, client, newest.Header.Revision, written.check)
-	if errors.Is(err, ErrDamagedValue) {
-		return errors.Join(err, atomicfile.Write(s.suspectFile(), []byte(err.Error()+"\n")))
-	}
-	return err
+	return eachValue(ctx, client, newest.Header.Revision, written.check)
 }
-
-// suspectFile is there if the next start has to check the database, as after a crash.
-func (s *Server) suspectFile() string { return s.config.Socket + ".suspect" }
 
 // eachValue calls check for each value of a revision, up to its first error.
 func eachValue(ctx context.Context, client *clientv3.Client, revision int64, check func(*mvccpb.KeyValue) error) error {
@@ -93,10 +84,10 @@ func damagedValue(member string) error {
 		damage = keys.ForEach(func(revision, data []byte) error {
 			var value mvccpb.KeyValue
 			if len(revision) < 8 {
-				return fmt.Errorf("%w: of revision %x", ErrDamagedValue, revision)
+				return fmt.Errorf("%w: that of revision %x", ErrDamagedValue, revision)
 			}
 			if err := value.Unmarshal(data); err != nil {
-				return fmt.Errorf("%w: of revision %d (%w)", ErrDamagedValue, binary.BigEndian.Uint64(revision), err)
+				return fmt.Errorf("%w: that of revision %d (%w)", ErrDamagedValue, binary.BigEndian.Uint64(revision), err)
 			}
 			if len(revision) > revisionBytes { // it was deleted then
 				return nil
@@ -164,7 +155,7 @@ func (w *written) hash(key, value []byte) uint64 {
 
 func (w *written) check(value *mvccpb.KeyValue) error {
 	if _, ok := w.hashes[w.hash(value.Key, value.Value)]; !ok {
-		return fmt.Errorf("%w: of the key %q, revision %d", ErrDamagedValue, value.Key, value.ModRevision)
+		return fmt.Errorf("%w: that of the key %q, revision %d", ErrDamagedValue, value.Key, value.ModRevision)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestStartsOnDamagedPages(t *testing.T) {
 	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, kind, make([]byte, len(kind))), 0o600))
 	c.up("--unsafe-no-fsync")
 	c.waitPodKept("keeper", "the database is made again")
-	require.Contains(t, string(readFile(t, filepath.Join(c.dataDir, "log", "controlplane.log"))), "a value is not the one that was written")
+	require.Contains(t, string(readFile(t, filepath.Join(c.dataDir, "log", "controlplane.log"))), "a value of etcd's database is not the one that was written")
 
 	for _, database := range []struct {
 		path, aside, remedy string

@@ -57,12 +57,17 @@ func start(args []string) int {
 	events := statuspipe.New(os.Stdout, nil)
 	setUpLogging(c.LogLevel, events)
 	if err := run(ctx, c, events); err != nil {
-		_ = events.Report(statuspipe.ControlPlane, statuspipe.Failed, err)
-		fmt.Fprintf(os.Stderr, "berth-controlplane: %v\n", err)
-		return exitFailure
+		return fail(events, err)
 	}
 	_ = events.Report(statuspipe.ControlPlane, statuspipe.Stopped, nil)
 	return 0
+}
+
+// fail reports why the process fails, and returns its exit code.
+func fail(events *statuspipe.Writer, err error) int {
+	_ = events.Report(statuspipe.ControlPlane, statuspipe.Failed, err)
+	fmt.Fprintf(os.Stderr, "berth-controlplane: %v\n", err)
+	return exitFailure
 }
 
 // stopContext returns a context that a stop signal cancels. After that the next

@@ -119,7 +119,7 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	reported := make(chan struct{})
 	server := apiserver.Deps{Listener: listener, Admin: admin, Used: idle.Use, NodeReported: sync.OnceFunc(func() { close(reported) })}
 	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
-		Phases: phases(c, server, reported), StopTimeout: stopTimeout,
+		Phases: phases(c, server, reported, func(err error) { os.Exit(fail(events, err)) }), StopTimeout: stopTimeout,
 	})
 	if err != nil {
 		return err
@@ -172,8 +172,9 @@ func tuneMemory(ctx context.Context) {
 	}
 }
 
-// phases returns the components in the order of their start. reported is closed when a Node has been reported to the API server.
-func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][]supervisor.Component {
+// phases returns the components in the order of their start. reported is closed when a Node has been reported to the API server. crash ends
+// the process at once, so that the next one checks the store's database.
+func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}, crash func(error)) [][]supervisor.Component {
 	store := etcd.New(etcd.Config{
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 		Checker: c.DatabaseChecker, Crashed: hasCrashed(c), // damaged pages cause crashes
@@ -209,7 +210,7 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}) [][
 	}
 	return [][]supervisor.Component{
 		{{Name: statuspipe.Etcd, Run: func(ctx context.Context, ready func()) error { return runStore(ctx, c, store, ready) }}},
-		{{Name: statuspipe.APIServer, Run: checkedIfSlow(clock.RealClock{}, store.CheckValues, server.Run)}},
+		{{Name: statuspipe.APIServer, Run: checkedIfSlow(clock.RealClock{}, store.CheckValues, crash, server.Run)}},
 		last,
 	}
 }

@@ -16,12 +16,14 @@ import (
 // slowStart is when the API server's start is slow. It takes some seconds, or a minute if objects cannot be read.
 const slowStart = 10 * time.Second
 
-// checkedIfSlow returns a component's run that checks the store's values once if the component is not ready after slowStart. If one is
-// damaged the component ends with that error: the next process makes the database again.
-func checkedIfSlow(clock clock.Clock, check func(context.Context) error, run func(context.Context, func()) error) func(context.Context, func()) error {
+// checkedIfSlow returns a component's run that checks the store's values once if the component is not ready after slowStart, and calls damaged
+// if one is.
+func checkedIfSlow(
+	clock clock.Clock, check func(context.Context) error, damaged func(error), run func(context.Context, func()) error,
+) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		isReady, checked := make(chan struct{}), make(chan struct{})
 		go contain.Guard("controlplane.checkedIfSlow", func() {
 			defer close(checked)
@@ -35,7 +37,7 @@ func checkedIfSlow(clock clock.Clock, check func(context.Context) error, run fun
 			case <-timer.C():
 			}
 			if err := check(ctx); errors.Is(err, etcd.ErrDamagedValue) {
-				cancel(err)
+				damaged(err)
 			} else if err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Failed to check the store's values, although the API server does not become ready")
 			}
@@ -45,10 +47,7 @@ func checkedIfSlow(clock clock.Clock, check func(context.Context) error, run fun
 			once()
 			ready()
 		})
-		if cause := context.Cause(ctx); errors.Is(cause, etcd.ErrDamagedValue) {
-			err = cause
-		}
-		cancel(nil)
+		cancel()
 		<-checked
 		return err
 	}

@@ -23,9 +23,11 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 			check := func(context.Context) error { close(checked); return found }
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			var crashed error
 			ended, ready := make(chan error, 1), make(chan struct{})
 			go func() {
-				ended <- checkedIfSlow(clock, check, func(ctx context.Context, ready func()) error {
+				damaged := func(err error) { crashed = err; cancel() }
+				ended <- checkedIfSlow(clock, check, damaged, func(ctx context.Context, ready func()) error {
 					<-checked
 					if found != damage {
 						ready()
@@ -39,18 +41,20 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 			require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 			clock.Step(slowStart)
 			if found == damage {
-				require.ErrorIs(t, <-ended, damage)
+				require.NoError(t, <-ended)
+				require.Equal(t, damage, crashed)
 				return
 			}
 			<-ready
 			<-ready
 			require.NoError(t, <-ended)
+			require.NoError(t, crashed)
 		})
 	}
 
 	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
 	failed := errors.New("failed")
-	err := checkedIfSlow(clock, nil, func(_ context.Context, ready func()) error {
+	err := checkedIfSlow(clock, nil, nil, func(_ context.Context, ready func()) error {
 		ready()
 		return failed
 	})(t.Context(), func() {})

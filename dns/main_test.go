@@ -98,8 +98,18 @@ func (s *server) write(t *testing.T, forward string) {
 func (s *server) reload(t *testing.T, forward string) {
 	t.Helper()
 	s.write(t, forward)
-	if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
+	// A server that responds need not have asked for the signal yet: it does that in a goroutine, and Go ignores the signal until then.
+	const again = 100 // attempts to see the signal's effect before it is sent again
+	for i, began := 0, time.Now(); !strings.Contains(s.out.String(), "SIGUSR1: Reloading"); i++ {
+		if i%again == 0 {
+			if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Since(began) > testTimeout {
+			t.Fatalf("the server does not reload; it printed:\n%s", s.out.String())
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -59,9 +59,10 @@ func (c Config) without(drop func(string) bool) Config {
 	return c
 }
 
+// isLoopback reports whether a server is on loopback, as 0.0.0.0 is, too: a connection to it is one to the machine itself.
 func isLoopback(server string) bool {
 	addr, err := netip.ParseAddr(server)
-	return err == nil && addr.IsLoopback()
+	return err == nil && (addr.IsLoopback() || addr.Unmap().IsUnspecified())
 }
 
 // String is the configuration as the content of a file.
@@ -98,8 +99,8 @@ func readFile(path string) (Config, error) {
 		}
 		switch fields[0] {
 		case "nameserver":
-			if _, err := netip.ParseAddr(fields[1]); err == nil {
-				config.Servers = append(config.Servers, fields[1])
+			if addr, err := netip.ParseAddr(fields[1]); err == nil {
+				config.Servers = append(config.Servers, addr.String()) // in its usual form, by which Without finds it
 			}
 		case "search", "domain":
 			config.Searches = fields[1:]

@@ -1,8 +1,6 @@
 package network
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -147,9 +145,8 @@ func (d *DNS) CheckNode() error {
 // other: it has no meaning beside the cluster's domains, and some resolvers, such as that of musl, fail because of it.
 func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 	config := &runtimeapi.DNSConfig{}
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	for lines.Scan() {
-		line, _, _ := strings.Cut(lines.Text(), "#")
+	for line := range strings.Lines(string(content)) {
+		line, _, _ = strings.Cut(line, "#")
 		line, _, _ = strings.Cut(line, ";")
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
@@ -163,8 +160,8 @@ func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 		case "search":
 			config.Searches = nil
 			for _, domain := range fields[1:] {
-				if domain != "." {
-					config.Searches = append(config.Searches, strings.TrimSuffix(domain, "."))
+				if domain = strings.TrimRight(domain, "."); domain != "" {
+					config.Searches = append(config.Searches, domain)
 				}
 			}
 		case "options":

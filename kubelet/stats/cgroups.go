@@ -292,7 +292,7 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 	working, major := resident, number(majorFaults)
 	faults := number(minorFaults) + major
 	return &measurement{
-		started: metav1.NewTime(time.Unix(int64(machine["btime"]), int64(number(start)*clockTick))),
+		started: metav1.NewTime(bootTime(machine).Add(time.Duration(number(start) * clockTick))),
 		nanos:   (number(user) + number(system)) * clockTick,
 		memory: &statsapi.MemoryStats{
 			Time: metav1.NewTime(now), UsageBytes: &resident, WorkingSetBytes: &working, RSSBytes: &rss, PageFaults: &faults,

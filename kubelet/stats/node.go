@@ -34,7 +34,7 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	working := usage - min((info["Inactive(file)"]+info["SReclaimable"])<<10, usage)
 	available, rss := total-min(working, total), info["AnonPages"]<<10
 	s := &statsapi.NodeStats{
-		NodeName: p.config.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),
+		NodeName: p.config.NodeName, StartTime: metav1.NewTime(bootTime(stat)),
 		CPU: p.cpuWithRate("", stat["cpu"]*clockTick, now), SystemContainers: p.systemContainers(now, cpuAndMemory),
 		Memory: &statsapi.MemoryStats{
 			Time: metav1.NewTime(now), AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss,
@@ -59,6 +59,12 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	}
 	s.Network = p.networkStats(now)
 	return s, p.overrideNode(s, now, false)
+}
+
+// bootTime returns when the machine was booted, by its /proc/stat. It is bounded by what a time in JSON can be.
+func bootTime(stat map[string]uint64) time.Time {
+	const latest = 1 << 37 // in the year 6325
+	return time.Unix(int64(min(stat["btime"], latest)), 0)
 }
 
 // cpuWithRate returns the CPU time of the node, or of the named system container, and its usage since an earlier reading.

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"cmp"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,16 +50,26 @@ func parsePSI(text string) (d statsapi.PSIData) {
 		}
 		switch name {
 		case "avg10":
-			d.Avg10 = number
+			d.Avg10 = share(number)
 		case "avg60":
-			d.Avg60 = number
+			d.Avg60 = share(number)
 		case "avg300":
-			d.Avg300 = number
+			d.Avg300 = share(number)
 		case "total":
-			d.Total = uint64(number) * uint64(time.Microsecond)
+			if total := parseUint(value); total != nil {
+				d.Total = *total * uint64(time.Microsecond)
+			}
 		}
 	}
 	return d
+}
+
+// share returns 0 for what is no share of time: JSON has no such numbers, and one would make all statistics of the node unreadable.
+func share(number float64) float64 {
+	if math.IsNaN(number) || math.IsInf(number, 0) || number < 0 {
+		return 0
+	}
+	return number
 }
 
 // psiStats converts the runtime's pressure statistics.
@@ -67,7 +78,7 @@ func psiStats(in *runtimeapi.PsiStats) *statsapi.PSIStats {
 		return nil
 	}
 	convert := func(d *runtimeapi.PsiData) statsapi.PSIData {
-		return statsapi.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
+		return statsapi.PSIData{Total: d.GetTotal(), Avg10: share(d.GetAvg10()), Avg60: share(d.GetAvg60()), Avg300: share(d.GetAvg300())}
 	}
 	return &statsapi.PSIStats{Full: convert(in.Full), Some: convert(in.Some)}
 }

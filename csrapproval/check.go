@@ -5,11 +5,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -74,7 +76,10 @@ func checkServing(request *certificatesv1.CertificateSigningRequest, csr *x509.C
 		return errors.New("it names neither a name nor an address")
 	}
 	for _, name := range csr.DNSNames {
-		if name != node.Name && !has(node, name) {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if !same(name, node.Name) && !has(node, name) {
 			return fmt.Errorf("the name %s is not of node %s", name, node.Name)
 		}
 	}
@@ -86,12 +91,12 @@ func checkServing(request *certificatesv1.CertificateSigningRequest, csr *x509.C
 	// A node writes its own addresses: it must not get a certificate for those of another one.
 	for _, other := range others {
 		for _, name := range csr.DNSNames {
-			if name == other.Name || has(other, name) {
+			if same(name, other.Name) || has(other, name) {
 				return fmt.Errorf("the name %s is of node %s", name, other.Name)
 			}
 		}
 		for _, ip := range csr.IPAddresses {
-			if has(other, ip.String()) {
+			if same(ip.String(), other.Name) || has(other, ip.String()) {
 				return fmt.Errorf("the address %s is of node %s, too", ip, other.Name)
 			}
 		}
@@ -112,7 +117,30 @@ func checkUsages(request *certificatesv1.CertificateSigningRequest, purpose cert
 	return nil
 }
 
+// checkName refuses names that no node has, which a node may report of itself all the same: wildcards, which stand for other nodes, too, and
+// names of Services, first of all of the API server, whose certificate the same CA has signed.
+func checkName(name string) error {
+	labels := strings.Split(strings.ToLower(name), ".")
+	if problems := validation.IsDNS1123Subdomain(strings.ToLower(name)); len(problems) > 0 {
+		return fmt.Errorf("the name %q is not that of a machine: %s", name, problems[0])
+	}
+	if labels[0] == "kubernetes" && (len(labels) == 1 || labels[1] == "default") || len(labels) > 2 && labels[2] == "svc" {
+		return fmt.Errorf("the name %s is that of a Service", name)
+	}
+	return nil
+}
+
 // has reports whether the Node reports the name or address.
 func has(node *corev1.Node, address string) bool {
-	return slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Address == address })
+	return slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return same(a.Address, address) })
+}
+
+// same compares names and addresses as clients of TLS do, whatever the case of their letters, and however an address is written.
+func same(a, b string) bool {
+	if strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")) {
+		return true
+	}
+	one, err := netip.ParseAddr(a)
+	other, otherErr := netip.ParseAddr(b)
+	return err == nil && otherErr == nil && one.Unmap() == other.Unmap()
 }

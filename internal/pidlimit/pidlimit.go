@@ -33,9 +33,9 @@ func text(path ...string) string {
 
 // number returns zero for what is none.
 func number(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
 		return 0
 	}
-	return n
+	return int64(n)
 }

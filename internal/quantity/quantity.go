@@ -16,9 +16,14 @@ const (
 
 // Parse is resource.ParseQuantity, which computes the power of ten of any exponent: one of 1e-999999999 takes it minutes and gigabytes.
 func Parse(text string) (resource.Quantity, error) {
-	exponent := strings.TrimLeft(text[strings.LastIndexAny(text, "eE")+1:], "+-")
-	if len(text) > maxLength || strings.ContainsAny(text, "eE") && len(exponent) > maxExponentDigits {
+	if isTooLarge(text) {
 		return resource.Quantity{}, fmt.Errorf("%.80q: %w", text, resource.ErrFormatWrong)
 	}
 	return resource.ParseQuantity(text)
+}
+
+// isTooLarge reports whether a text is beyond the bounds above.
+func isTooLarge(text string) bool {
+	exponent := strings.TrimLeft(text[strings.LastIndexAny(text, "eE")+1:], "+-")
+	return len(text) > maxLength || strings.ContainsAny(text, "eE") && len(exponent) > maxExponentDigits
 }

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/cpuset"
 
+	"github.com/berth-dev/berth/internal/cpulist"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/kerneldefaults"
 	"github.com/berth-dev/berth/kubelet/node"
@@ -59,7 +59,7 @@ func (b *base) checkResolver() {
 
 // checkCPUs returns an error for reserved CPUs that the machine does not have.
 func (b *base) checkCPUs() error {
-	reserved, err := cpuset.Parse(b.config.Cgroups.ReservedCPUs)
+	reserved, err := cpulist.Parse(b.config.Cgroups.ReservedCPUs)
 	if err != nil || reserved.IsEmpty() {
 		return err
 	}
@@ -67,7 +67,7 @@ func (b *base) checkCPUs() error {
 	if err != nil {
 		return fmt.Errorf("reservedSystemCPUs: %w", err)
 	}
-	all, err := cpuset.Parse(strings.TrimSpace(string(online)))
+	all, err := cpulist.Parse(strings.TrimSpace(string(online)))
 	if err != nil {
 		return fmt.Errorf("reservedSystemCPUs: read the machine's CPUs: %w", err)
 	}

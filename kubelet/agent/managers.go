@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/cpuset"
 
 	"github.com/berth-dev/berth/internal/contain"
+	"github.com/berth-dev/berth/internal/cpulist"
 	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/resourcename"
 	"github.com/berth-dev/berth/kubelet/resources"
@@ -28,7 +28,7 @@ func newManagers(base *base, n *nodeComponents) (*resources.Manager, error) {
 	reserved.Add(*enforcement.SystemReserved.Cpu())
 	config.ReservedCPUCount = int(reserved.Value()) // rounded up
 	var err error
-	if config.ReservedCPUs, err = cpuset.Parse(base.config.Cgroups.ReservedCPUs); err != nil {
+	if config.ReservedCPUs, err = cpulist.Parse(base.config.Cgroups.ReservedCPUs); err != nil {
 		return nil, fmt.Errorf("read the reserved CPUs %q: %w", base.config.Cgroups.ReservedCPUs, err)
 	}
 	if config.StaticMemory {

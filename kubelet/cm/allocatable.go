@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/internal/quantity"
 )
 
 // Values of Enforcement.Enforce, which are those of enforceNodeAllocatable in KubeletConfiguration.
@@ -103,14 +104,14 @@ func ParseReserved(field string, in map[string]string) (corev1.ResourceList, err
 	for key, value := range in {
 		switch name := corev1.ResourceName(key); name {
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, resourcePID:
-			quantity, err := resource.ParseQuantity(value)
+			amount, err := quantity.Parse(value)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: quantity %q: %w", field, key, value, err)
 			}
-			if quantity.Sign() < 0 {
+			if amount.Sign() < 0 {
 				return nil, fmt.Errorf("%s: %s: quantity %q is negative", field, key, value)
 			}
-			out[name] = quantity
+			out[name] = amount
 		default:
 			return nil, fmt.Errorf("%s: %q cannot be reserved: only cpu, memory, ephemeral-storage and pid can", field, key)
 		}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-dev/berth/internal/quantity"
 )
 
 // MaxManifest is the largest manifest that is read, in bytes.
@@ -39,6 +41,12 @@ type SourceInfo struct {
 	Location string
 	// NodeName is appended to the Pods' names and set as their node; if it is empty, names stay unchanged.
 	NodeName string
+}
+
+// anyManifest has the fields of all kinds of manifests: of a Pod, and of a list of them.
+type anyManifest struct {
+	corev1.Pod `json:",inline"`
+	Items      []corev1.Pod `json:"items"`
 }
 
 // errEmpty says that a manifest is empty, as a file is between its creation and the first write.
@@ -66,6 +74,9 @@ func Decode(data []byte, source SourceInfo) ([]*corev1.Pod, error) {
 	document, err := onlyDocument(data)
 	if err != nil {
 		return nil, err
+	}
+	if err := quantity.CheckDocument[anyManifest](document); err != nil {
+		return nil, fmt.Errorf("decode manifest: %w", err)
 	}
 	items, err := decodeItems(document)
 	if err != nil {

@@ -155,12 +155,23 @@ func TestPullPolicyFollowsTheTag(t *testing.T) {
 	}
 }
 
+// A quantity whose exponent no quantity needs takes minutes to decode.
+func TestQuantityWithLargeExponent(t *testing.T) {
+	huge := "  overhead: {cpu: \"1e-999999999\"}"
+	list := `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","spec":{"overhead":{"cpu":1e-999999999}}}]}`
+	for _, text := range []string{manifest("p", huge), list, strings.Replace(list, "List", "PodList", 1)} {
+		_, err := config.Decode([]byte(text), origin)
+		require.ErrorContains(t, err, "spec.overhead.cpu: quantity")
+	}
+}
+
 // FuzzDecode: whatever a manifest holds, it is refused with an error or gives Pods whose names are safe as paths.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(manifest("p")))
 	f.Add([]byte(manifest("p", "  volumes: [{name: v, hostPath: {path: /}}]", "  hostNetwork: true")))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"kind":"Pod","apiVersion":"v1"},null,7]}`))
 	f.Add([]byte("a: &a [*a,*a]"))
+	f.Add([]byte(manifest("p", "  overhead: {cpu: \"1e-999999999\", memory: 1Ei}")))
 	f.Add([]byte("apiVersion: v1\nkind: Pod\nspec: {containers: [null, {livenessProbe: {}}], volumes: [{}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pods, err := config.Decode(data, origin)

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/internal/quantity"
 )
 
 // Value is an amount of a resource, or a fraction of its capacity.
@@ -157,11 +159,11 @@ func parseValue(text string) (Value, error) {
 		}
 		return Value{Fraction: parsed / 100}, nil
 	}
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil || quantity.Sign() < 0 {
+	amount, err := quantity.Parse(text)
+	if err != nil || amount.Sign() < 0 {
 		return Value{}, errors.New("want an amount such as 100Mi, or a percentage")
 	}
-	return Value{Amount: quantity}, nil
+	return Value{Amount: amount}, nil
 }
 
 // WithAllocatable adds the hard thresholds of memory for the memory of all Pods together, where their cgroup has a limit.

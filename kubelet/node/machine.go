@@ -1,8 +1,6 @@
 package node
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -123,6 +121,12 @@ func (m *LinuxMachine) readText(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
+// sizeBits is how many bits a size in kB may have, and maxSize the largest one: the sum of a few of them, in bytes, is an int64.
+const (
+	sizeBits = 51
+	maxSize  = 1<<sizeBits - 1
+)
+
 // meminfo parses /proc/meminfo; the values are in bytes.
 func (m *LinuxMachine) meminfo() (map[string]int64, error) {
 	path := filepath.Join(m.root, "proc/meminfo")
@@ -131,13 +135,12 @@ func (m *LinuxMachine) meminfo() (map[string]int64, error) {
 		return nil, fmt.Errorf("read memory size: %w", err)
 	}
 	values := make(map[string]int64)
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
-		name, rest, _ := strings.Cut(lines.Text(), ":")
+	for line := range strings.Lines(string(data)) {
+		name, rest, _ := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if len(fields) == 2 && fields[1] == "kB" {
-			if kb, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
-				values[name] = kb << 10
+			if kb, err := strconv.ParseUint(fields[0], 10, sizeBits); err == nil {
+				values[name] = int64(kb << 10)
 			}
 		}
 	}
@@ -159,15 +162,18 @@ func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 	}
 	pages := make(map[int64]int64, len(entries))
 	for _, entry := range entries {
-		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB"), 10, 64)
-		if err != nil {
+		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB"), 10, 32)
+		if err != nil || kb <= 0 {
 			continue
 		}
-		count, err := strconv.ParseInt(m.readText(filepath.Join("sys/kernel/mm/hugepages", entry.Name(), "nr_hugepages")), 10, 64)
+		count, err := strconv.ParseUint(m.readText(filepath.Join("sys/kernel/mm/hugepages", entry.Name(), "nr_hugepages")), 10, sizeBits)
+		if err == nil && int64(count) > maxSize/kb {
+			err = strconv.ErrRange
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read number of huge pages of %d kB: %w", kb, err)
 		}
-		pages[kb<<10] = count * kb << 10
+		pages[kb<<10] = int64(count) * kb << 10
 	}
 	return pages, nil
 }
@@ -175,10 +181,9 @@ func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 // osImage returns PRETTY_NAME of os-release.
 func (m *LinuxMachine) osImage() string {
 	for _, path := range []string{"etc/os-release", "usr/lib/os-release"} {
-		lines := bufio.NewScanner(strings.NewReader(m.readText(path)))
-		for lines.Scan() {
-			if value, ok := strings.CutPrefix(lines.Text(), "PRETTY_NAME="); ok {
-				return strings.Trim(value, `"'`)
+		for line := range strings.Lines(m.readText(path)) {
+			if value, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
+				return strings.Trim(strings.TrimSpace(value), `"'`)
 			}
 		}
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/internal/resourcename"
 )
 
@@ -125,11 +125,11 @@ func (v *reservedMemoryValue) Set(value string) error {
 		reservation := kubeletconfig.MemoryReservation{NumaNode: int32(node), Limits: corev1.ResourceList{}}
 		for limit := range strings.SplitSeq(list, ",") {
 			name, amount, ok := strings.Cut(limit, "=")
-			quantity, err := resource.ParseQuantity(amount)
+			parsed, err := quantity.Parse(amount)
 			if !ok || err != nil || name != string(corev1.ResourceMemory) && !resourcename.IsHugePages(corev1.ResourceName(name)) {
 				return fmt.Errorf("reserved memory %q: want memory=AMOUNT or hugepages-SIZE=AMOUNT", limit)
 			}
-			reservation.Limits[corev1.ResourceName(name)] = quantity
+			reservation.Limits[corev1.ResourceName(name)] = parsed
 		}
 		*v.list = append(*v.list, reservation)
 	}

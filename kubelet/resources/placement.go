@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
+
+	"github.com/berth-dev/berth/internal/cpulist"
 )
 
 // aloneTimeout bounds how long the start of a container waits until others have left its CPUs.
@@ -166,7 +168,7 @@ func (m *Manager) Placed(uid types.UID, running map[string]string, inTransition 
 		}
 	}
 	for name, text := range running {
-		set, err := cpuset.Parse(text)
+		set, err := cpulist.Parse(text)
 		if err != nil || set.IsEmpty() {
 			set = m.deps.Topology.All()
 		}

@@ -16,9 +16,10 @@ import (
 	"k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/cpulist"
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/network"
@@ -155,7 +156,7 @@ func convertNode(c *Configuration) agent.NodeConfig {
 }
 
 func convertLogs(c *Configuration) agent.LogsConfig {
-	size, _ := resource.ParseQuantity(c.ContainerLogMaxSize) // Validate has parsed it
+	size, _ := quantity.Parse(c.ContainerLogMaxSize) // Validate has parsed it
 	return agent.LogsConfig{
 		PodsDir: c.PodLogsDir, MaxSize: size.Value(), MaxFiles: int(*c.ContainerLogMaxFiles),
 		MaxWorkers: int(*c.ContainerLogMaxWorkers), MonitorPeriod: c.ContainerLogMonitorInterval.Duration,
@@ -262,7 +263,7 @@ func convertCgroups(c *Configuration) (agent.CgroupConfig, error) {
 	if err != nil {
 		return agent.CgroupConfig{}, err
 	}
-	if cpus, err := cpuset.Parse(c.ReservedSystemCPUs); err == nil && cpus.Size() > 0 {
+	if cpus, err := cpulist.Parse(c.ReservedSystemCPUs); err == nil && cpus.Size() > 0 {
 		delete(kube, corev1.ResourceCPU)
 		if system == nil {
 			system = corev1.ResourceList{}

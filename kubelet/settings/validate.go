@@ -12,15 +12,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	"k8s.io/component-helpers/node/util/sysctl"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/cpulist"
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
@@ -207,7 +207,7 @@ func (p *problems) images(c *Configuration) {
 }
 
 func (p *problems) logs(c *Configuration) {
-	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
+	size, err := quantity.Parse(c.ContainerLogMaxSize)
 	p.want(err == nil && size.Sign() != 0, "containerLogMaxSize", c.ContainerLogMaxSize, "a size such as 10Mi, or a negative one to rotate no log")
 	p.want(*c.ContainerLogMaxFiles > 1, "containerLogMaxFiles", *c.ContainerLogMaxFiles, "2 or more")
 	p.want(*c.ContainerLogMaxWorkers >= 1, "containerLogMaxWorkers", *c.ContainerLogMaxWorkers, "1 or more")
@@ -266,7 +266,7 @@ func (p *problems) reservations(c *Configuration) {
 	if c.ReservedSystemCPUs == "" {
 		return
 	}
-	_, err := cpuset.Parse(c.ReservedSystemCPUs)
+	_, err := cpulist.Parse(c.ReservedSystemCPUs)
 	p.want(err == nil, "reservedSystemCPUs", c.ReservedSystemCPUs, "a list of CPUs such as 0-1,4")
 	p.want(c.SystemReservedCgroup == "" && c.KubeReservedCgroup == "", "reservedSystemCPUs", c.ReservedSystemCPUs,
 		"none, or neither systemReservedCgroup nor kubeReservedCgroup")
@@ -305,7 +305,8 @@ func (p *problems) shutdown(c *Configuration) {
 	p.want(len(c.ShutdownGracePeriodByPodPriority) == 0 || all == 0 && critical == 0, "shutdownGracePeriodByPodPriority",
 		len(c.ShutdownGracePeriodByPodPriority), "none, or neither shutdownGracePeriod nor shutdownGracePeriodCriticalPods")
 	for _, period := range c.ShutdownGracePeriodByPodPriority {
-		p.want(period.ShutdownGracePeriodSeconds >= 0, "shutdownGracePeriodByPodPriority", period.ShutdownGracePeriodSeconds, "0 or more seconds")
+		p.want(between(period.ShutdownGracePeriodSeconds, 0, math.MaxInt32), "shutdownGracePeriodByPodPriority", period.ShutdownGracePeriodSeconds,
+			"0 or more seconds, and at most 2147483647") // more than a time.Duration can have would be negative
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/cpuset"
 
+	"github.com/berth-dev/berth/internal/cpulist"
 	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/options"
 	"github.com/berth-dev/berth/kubelet/settings"
@@ -114,7 +114,7 @@ func fields() map[string]setter {
 
 // reserveCPUs reserves the CPUs that the file names, in place of an amount.
 func reserveCPUs(to, from *agent.Config) {
-	cpus, err := cpuset.Parse(from.Cgroups.ReservedCPUs)
+	cpus, err := cpulist.Parse(from.Cgroups.ReservedCPUs)
 	if err != nil || cpus.IsEmpty() {
 		return // settings.Convert has checked it
 	}

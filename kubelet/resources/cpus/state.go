@@ -3,11 +3,10 @@ package cpus
 import (
 	"fmt"
 	"maps"
-	"strconv"
-	"strings"
 
 	"k8s.io/utils/cpuset"
 
+	"github.com/berth-dev/berth/internal/cpulist"
 	"github.com/berth-dev/berth/kubelet/resources/checkpoint"
 )
 
@@ -95,12 +94,12 @@ func (c *fileContent) checksum(name string) checkpoint.Sum {
 
 // state returns what the file says.
 func (c *fileContent) state() (s state, err error) {
-	if s.shared, err = parseSet(c.DefaultCPUSet); err != nil {
+	if s.shared, err = cpulist.Parse(c.DefaultCPUSet); err != nil {
 		return s, fmt.Errorf("shared CPUs %q: %w", c.DefaultCPUSet, err)
 	}
 	for uid, containers := range c.Entries {
 		for name, text := range containers {
-			cpus, err := parseSet(text)
+			cpus, err := cpulist.Parse(text)
 			if err != nil {
 				return s, fmt.Errorf("CPUs %q of container %q of Pod %s: %w", text, name, uid, err)
 			}
@@ -108,19 +107,6 @@ func (c *fileContent) state() (s state, err error) {
 		}
 	}
 	return s, nil
-}
-
-// maxCPU is the largest number of a CPU: the kernel has at most 8192.
-const maxCPU = 8191
-
-// parseSet parses a list of CPUs. All of a range are put into memory, and the file may be damaged.
-func parseSet(text string) (cpuset.CPUSet, error) {
-	for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '-' }) {
-		if n, err := strconv.Atoi(number); err == nil && n > maxCPU {
-			return cpuset.New(), fmt.Errorf("there is no CPU %d", n)
-		}
-	}
-	return cpuset.Parse(text)
 }
 
 func stateFile(dir string) checkpoint.File {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"k8s.io/utils/cpuset"
+
+	"github.com/berth-dev/berth/internal/cpulist"
 )
 
 // CPU says where one logical CPU is.
@@ -282,7 +284,7 @@ func readSet(path string) (cpuset.CPUSet, error) {
 	if err != nil {
 		return cpuset.New(), err
 	}
-	set, err := cpuset.Parse(text)
+	set, err := cpulist.Parse(text)
 	if err != nil {
 		return cpuset.New(), fmt.Errorf("read %s: %w", path, err)
 	}
@@ -342,6 +344,9 @@ func readPages(dir string) ([]Pages, error) {
 		count, err := readNumber(filepath.Join(path, "nr_hugepages"))
 		if err != nil {
 			return nil, err
+		}
+		if count < 0 {
+			return nil, fmt.Errorf("read %s: %d huge pages", path, count)
 		}
 		pages = append(pages, Pages{Size: size * 1024, Count: uint64(count)})
 	}

@@ -18,6 +18,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-dev/berth/internal/quantity"
 	"github.com/berth-dev/berth/internal/yamldoc"
 	"github.com/berth-dev/berth/kubelet/settings"
 )
@@ -60,7 +61,7 @@ func ReadFile(path string) (*settings.Configuration, []string, error) {
 
 // mergeDir merges the drop-in files below dir into the configuration, in the order of their names.
 func mergeDir(c *settings.Configuration, dir string) (*settings.Configuration, error) {
-	merged, err := json.Marshal(c)
+	merged, err := encode(c)
 	if err != nil {
 		return nil, fmt.Errorf("merge drop-in files of %q: %w", dir, err)
 	}
@@ -91,6 +92,25 @@ func mergeDir(c *settings.Configuration, dir string) (*settings.Configuration, e
 	return out, nil
 }
 
+// encode is json.Marshal, which leaves out what is empty, with those fields whose default is not empty.
+func encode(c *settings.Configuration) ([]byte, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	if c.EnforceNodeAllocatable != nil && len(c.EnforceNodeAllocatable) == 0 {
+		fields["enforceNodeAllocatable"] = json.RawMessage("[]")
+	}
+	if c.EvictionHard != nil && len(c.EvictionHard) == 0 {
+		fields["evictionHard"] = json.RawMessage("{}")
+	}
+	return json.Marshal(fields)
+}
+
 // decodeFile decodes a configuration file strictly. It returns its text as JSON, too.
 func decodeFile(path string) (*settings.Configuration, []byte, error) {
 	text, err := os.ReadFile(path)
@@ -114,6 +134,9 @@ func decode(text []byte) (*settings.Configuration, error) {
 		return nil, errors.New("the file is empty: want a KubeletConfiguration")
 	}
 	if err := yamldoc.CheckOne(text); err != nil {
+		return nil, err
+	}
+	if err := quantity.CheckDocument[settings.Configuration](text); err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()

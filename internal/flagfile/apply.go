@@ -128,9 +128,15 @@ func joinMap(node *yaml.Node, flag pflag.Value, separator string) (string, error
 			return "", fmt.Errorf("it has %s twice", items[i])
 		}
 		seen[items[i]] = true
+		if strings.Contains(items[i], separator) { // it would be a part of the value
+			return "", fmt.Errorf("%q: a key has no %s", items[i], separator)
+		}
 		pairs = append(pairs, items[i]+separator+items[i+1])
 	}
-	if flag.Type() == "stringToString" && len(pairs) > 0 { // which is read as CSV
+	if flag.Type() == "stringToString" && len(pairs) > 0 { // which is read as CSV, but not if it is one pair
+		if text := strings.Join(pairs, ""); strings.ContainsAny(text, "\"\r\n") {
+			return "", fmt.Errorf("%q: keys and values have neither quotation marks nor line breaks", text)
+		}
 		var text bytes.Buffer
 		writer := csv.NewWriter(&text)
 		err := writer.Write(pairs)

@@ -63,7 +63,7 @@ func (t *times) show(s stored) {
 		if at.IsZero() {
 			return 0
 		}
-		return float64(at.UnixNano()) / 1e9
+		return float64(at.Unix()) + float64(at.Nanosecond())/1e9 // in nanoseconds, those of the year 2263 overflow
 	}
 	t.start.Set(seconds(s.StartTime))
 	t.end.Set(seconds(s.EndTime))

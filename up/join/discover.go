@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -57,14 +59,17 @@ func ParseServer(text, defaultPort string) (*url.URL, error) {
 		text = "https://" + text
 	}
 	server, err := url.Parse(text)
-	if err != nil || server.Scheme != "https" || server.Hostname() == "" || strings.Trim(server.Path, "/") != "" || server.RawQuery != "" {
+	if err != nil || server.Scheme != "https" || server.Hostname() == "" || strings.Trim(server.Path, "/") != "" || !onlyHost(server) {
 		return nil, fmt.Errorf("%q: want the address of the API server, such as https://192.0.2.10:%s", text, defaultPort)
 	}
-	if server.Port() == "" {
-		server.Host = net.JoinHostPort(server.Hostname(), defaultPort)
-	}
-	server.Path = ""
-	return server, nil
+	port := cmp.Or(server.Port(), defaultPort)
+	return &url.URL{Scheme: server.Scheme, Host: net.JoinHostPort(server.Hostname(), port)}, nil
+}
+
+// onlyHost reports whether the URL has nothing but a host and a port: a password would be written into files and messages.
+func onlyHost(server *url.URL) bool {
+	_, err := strconv.ParseUint(cmp.Or(server.Port(), "0"), 10, 16)
+	return err == nil && server.User == nil && server.RawQuery == "" && !server.ForceQuery && server.Fragment == ""
 }
 
 // FetchCA connects to the API server and returns the CA certificate of its chain whose key has the pin, in PEM form, after

@@ -155,7 +155,8 @@ func TestParseServer(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, want, server.String())
 	}
-	for _, text := range []string{"", "http://192.0.2.10:6443", "https://", "https://192.0.2.10/path", "a b"} {
+	for _, text := range []string{"", "http://192.0.2.10:6443", "https://", "https://192.0.2.10/path", "a b",
+		"https://user:password@192.0.2.10", "192.0.2.10:65536", "https://192.0.2.10#a", "https://192.0.2.10?"} {
 		_, err := join.ParseServer(text, "6443")
 		require.Error(t, err, text)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -177,6 +178,11 @@ func readMessage(conn net.Conn, network string, buffer []byte) (int, error) {
 	return io.ReadFull(conn, buffer[:binary.BigEndian.Uint16(length[:])])
 }
 
+// printable returns a name of a message, whose labels may have any bytes, with those escaped that would control a terminal.
+func printable(name string) string {
+	return strings.Trim(strconv.QuoteToASCII(name), `"`)
+}
+
 // read copies what matters from the message.
 func (r *reply) read(message *dnsmessage.Message) {
 	r.code, r.authoritative = message.RCode, message.Authoritative
@@ -187,7 +193,7 @@ func (r *reply) read(message *dnsmessage.Message) {
 		case *dnsmessage.AAAAResource:
 			r.addresses = append(r.addresses, net.IP(body.AAAA[:]).String())
 		case *dnsmessage.CNAMEResource:
-			r.aliases = append(r.aliases, body.CNAME.String())
+			r.aliases = append(r.aliases, printable(body.CNAME.String()))
 		}
 	}
 }

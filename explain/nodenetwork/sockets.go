@@ -81,7 +81,7 @@ func parseSocket(line, state string) (socket explain.Socket, inode string, ok bo
 	address, port, found := strings.Cut(fields[1], ":")
 	raw, err := hex.DecodeString(address)
 	number, portErr := strconv.ParseUint(port, 16, 16)
-	if !found || err != nil || portErr != nil || len(raw)%4 != 0 {
+	if !found || err != nil || portErr != nil || len(raw) != net.IPv4len && len(raw) != net.IPv6len {
 		return socket, "", false
 	}
 	for i := 0; i < len(raw); i += 4 { // words in the byte order of the machine, which is little-endian

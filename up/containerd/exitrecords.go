@@ -64,6 +64,9 @@ func NewExitRecords(deps ExitRecordsDeps, config Config) (*ExitRecords, error) {
 
 func (e *ExitRecords) dir() string { return filepath.Join(e.config.RunDir, "exits") }
 
+// file is the record of a container.
+func (e *ExitRecords) file(id string) string { return filepath.Join(e.dir(), filepath.Base(id)) }
+
 // Exit returns how a container exited, if that is recorded. It waits during a recovery.
 func (e *ExitRecords) Exit(ctx context.Context, id string) (code int32, finished time.Time, ok bool) {
 	if code, finished, ok = e.read(id); ok {
@@ -81,10 +84,10 @@ func (e *ExitRecords) Exit(ctx context.Context, id string) (code int32, finished
 }
 
 func (e *ExitRecords) read(id string) (code int32, finished time.Time, ok bool) {
-	data, err := os.ReadFile(filepath.Join(e.dir(), filepath.Base(id)))
+	data, err := os.ReadFile(e.file(id))
 	var known exitRecord
 	if err == nil {
-		err = json.Unmarshal(data, &known)
+		known, err = parseExit(data)
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -95,6 +98,21 @@ func (e *ExitRecords) read(id string) (code int32, finished time.Time, ok bool) 
 	return known.Code, time.Unix(0, known.Finished), true
 }
 
+// parseExit reads the content of a record's file. A record without a code is not one of a success.
+func parseExit(data []byte) (exitRecord, error) {
+	var known struct {
+		Code     *int32 `json:"code"`
+		Finished *int64 `json:"finished"`
+	}
+	if err := json.Unmarshal(data, &known); err != nil {
+		return exitRecord{}, err
+	}
+	if known.Code == nil || known.Finished == nil {
+		return exitRecord{}, errors.New("it has no code or no time")
+	}
+	return exitRecord{Code: *known.Code, Finished: *known.Finished}, nil
+}
+
 // record records how a container exited. The first record stays: if a shim dies after its container, containerd reports
 // another exit, which is made up.
 func (e *ExitRecords) record(id string, code uint32, finished time.Time) {
@@ -103,7 +121,7 @@ func (e *ExitRecords) record(id string, code uint32, finished time.Time) {
 	}
 	data, err := json.Marshal(exitRecord{Code: int32(code), Finished: finished.UnixNano()})
 	if err == nil {
-		err = atomicfile.WriteVolatile(filepath.Join(e.dir(), filepath.Base(id)), data, 0o600)
+		err = atomicfile.WriteVolatile(e.file(id), data, 0o600)
 	}
 	if err != nil {
 		e.logger.Warn("failed to write container exit record", "container", id, "error", err)
@@ -202,6 +220,9 @@ func (e *ExitRecords) onEvent(event *containerdtypes.Envelope) error {
 		if ended.ID != ended.ContainerID {
 			return nil // the process is that of an exec
 		}
+		if !isContainerID(ended.ContainerID) {
+			return fmt.Errorf("%q is no id of a container", ended.ContainerID)
+		}
 		e.record(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
 		_, err := e.config.releaseSharedMemory(ended.ContainerID) // a container that is no sandbox has none
 		return err
@@ -210,7 +231,10 @@ func (e *ExitRecords) onEvent(event *containerdtypes.Envelope) error {
 	if err := proto.Unmarshal(event.GetEvent().GetValue(), &deleted); err != nil {
 		return err
 	}
-	err := os.Remove(filepath.Join(e.dir(), filepath.Base(deleted.ID)))
+	if !isContainerID(deleted.ID) {
+		return fmt.Errorf("%q is no id of a container", deleted.ID)
+	}
+	err := os.Remove(e.file(deleted.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

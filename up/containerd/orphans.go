@@ -93,7 +93,12 @@ func (c Config) shimID(pid int) string {
 	if err != nil {
 		return "" // it has ended meanwhile
 	}
-	argv := strings.Split(string(command), "\x00")
+	return c.shimOfCommand(string(command))
+}
+
+// shimOfCommand is shimID for a command line, which any process, also one in a Pod, may make look like that of a shim.
+func (c Config) shimOfCommand(command string) string {
+	argv := strings.Split(command, "\x00")
 	if !strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") {
 		return ""
 	}
@@ -104,7 +109,16 @@ func (c Config) shimID(pid int) string {
 	if isShimCall(argv) || flags["-address"] != c.Socket() || flags["-namespace"] != criNamespace {
 		return ""
 	}
-	return flags["-id"]
+	id := flags["-id"]
+	if !isContainerID(id) {
+		return ""
+	}
+	return id
+}
+
+// isContainerID reports whether the text can be the id of a container or a sandbox, and thus the name of a file.
+func isContainerID(id string) bool {
+	return id != "." && filepath.IsLocal(id) && filepath.Base(id) == id
 }
 
 // isShimCall reports whether a process of a shim's program is one of the short-lived calls `containerd-shim … start` and `… delete`.

@@ -36,8 +36,20 @@ func (p *Provisioner) Capacity(
 	if err != nil {
 		return 0, nil, fmt.Errorf("get capacity of driver %q: %w", p.config.Name, err)
 	}
+	if available, largest, err = capacityOf(resp); err != nil {
+		return 0, nil, fmt.Errorf("get capacity of driver %q: %w", p.config.Name, err)
+	}
+	return available, largest, nil
+}
+
+// capacityOf returns what a driver reports, which the API server would refuse if it were negative.
+func capacityOf(resp *csiapi.GetCapacityResponse) (available int64, largest *int64, err error) {
+	available = resp.GetAvailableCapacity()
 	if reported := resp.GetMaximumVolumeSize(); reported != nil { // 0: no volume fits, whatever is available
 		largest = ptr.To(reported.GetValue())
 	}
-	return resp.GetAvailableCapacity(), largest, nil
+	if available < 0 || ptr.Deref(largest, 0) < 0 {
+		return 0, nil, fmt.Errorf("it reports %d bytes, and volumes of up to %d bytes", available, ptr.Deref(largest, 0))
+	}
+	return available, largest, nil
 }

@@ -100,9 +100,7 @@ func (p *Provisioner) GetGroup(ctx context.Context, id string, snapshots []strin
 
 func groupOf(reported *csiapi.VolumeGroupSnapshot) grouptaker.Group {
 	group := grouptaker.Group{ID: reported.GetGroupSnapshotId(), Ready: reported.GetReadyToUse()}
-	if created := reported.GetCreationTime(); created.IsValid() {
-		group.Created = created.AsTime()
-	}
+	group.Created = creationTime(reported.GetCreationTime())
 	for _, member := range reported.GetSnapshots() {
 		group.Snapshots = append(group.Snapshots, grouptaker.Member{Snapshot: snapshotOf(member), Volume: member.GetSourceVolumeId()})
 	}

@@ -3,10 +3,12 @@ package csi
 import (
 	"context"
 	"fmt"
+	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/internal/csierr"
@@ -80,26 +82,48 @@ func (p *Provisioner) GetSnapshot(ctx context.Context, id string, secret *corev1
 		if err := csierr.Classify(ctx, err); err != nil {
 			return taker.Snapshot{}, err
 		}
-		return snapshotOf(resp.GetSnapshot()), nil
+		return theSnapshot(id, resp.GetSnapshot())
 	case capabilities.rpc[csiapi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS]:
 		resp, err := client.ListSnapshots(ctx, &csiapi.ListSnapshotsRequest{SnapshotId: id, Secrets: secrets})
 		if err := csierr.Classify(ctx, err); err != nil {
 			return taker.Snapshot{}, err
 		}
-		if len(resp.GetEntries()) == 0 {
-			return taker.Snapshot{}, status.Errorf(codes.NotFound, "the driver lists no snapshot %q", id)
-		}
-		return snapshotOf(resp.GetEntries()[0].GetSnapshot()), nil
+		return listedSnapshot(id, resp)
 	}
 	return taker.Snapshot{ID: id, Ready: true}, nil
+}
+
+// listedSnapshot returns the snapshot out of a list: a driver may list others, too.
+func listedSnapshot(id string, list *csiapi.ListSnapshotsResponse) (taker.Snapshot, error) {
+	for _, entry := range list.GetEntries() {
+		if entry.GetSnapshot().GetSnapshotId() == id {
+			return snapshotOf(entry.GetSnapshot()), nil
+		}
+	}
+	return taker.Snapshot{}, status.Errorf(codes.NotFound, "the driver lists no snapshot %q", id)
+}
+
+// theSnapshot returns the snapshot that a driver reports, if it is the one that it was asked for.
+func theSnapshot(id string, reported *csiapi.Snapshot) (taker.Snapshot, error) {
+	if reported.GetSnapshotId() != id {
+		return taker.Snapshot{}, fmt.Errorf("the driver reports snapshot %q instead of %q", reported.GetSnapshotId(), id)
+	}
+	return snapshotOf(reported), nil
 }
 
 func snapshotOf(reported *csiapi.Snapshot) taker.Snapshot {
 	found := taker.Snapshot{
 		ID: reported.GetSnapshotId(), Size: reported.GetSizeBytes(), Ready: reported.GetReadyToUse(), Group: reported.GetGroupSnapshotId(),
 	}
-	if created := reported.GetCreationTime(); created.IsValid() {
-		found.Created = created.AsTime()
-	}
+	found.Created = creationTime(reported.GetCreationTime())
 	return found
+}
+
+// creationTime returns the time of a snapshot, the zero time if the driver does not report one that the API can have, which has it in
+// nanoseconds since 1970.
+func creationTime(reported *timestamppb.Timestamp) time.Time {
+	if at := reported.AsTime(); reported.IsValid() && time.Unix(0, at.UnixNano()).Equal(at) {
+		return at
+	}
+	return time.Time{}
 }

@@ -115,13 +115,28 @@ func checkGroup(taken Group, volumes []string) error {
 	var sources []string
 	for _, member := range taken.Snapshots {
 		sources = append(sources, member.Volume)
-		if member.ID == "" {
-			return fmt.Errorf("the driver reports success, but no snapshot_id of volume %q", member.Volume)
-		}
+	}
+	if err := checkMembers(taken); err != nil {
+		return err
 	}
 	slices.Sort(sources)
 	if want := slices.Sorted(slices.Values(volumes)); !slices.Equal(sources, want) {
 		return fmt.Errorf("the driver reports success, but snapshots of volumes %q instead of %q", sources, want)
+	}
+	return nil
+}
+
+// checkMembers returns an error if a snapshot of the group has no ID, or one that another one has, too: it would be of another volume.
+func checkMembers(reported Group) error {
+	known := map[string]string{}
+	for _, member := range reported.Snapshots {
+		if member.ID == "" {
+			return fmt.Errorf("the driver reports success, but no snapshot_id of volume %q", member.Volume)
+		}
+		if other, twice := known[member.ID]; twice {
+			return fmt.Errorf("the driver reports success, but snapshot %q of both volume %q and volume %q", member.ID, other, member.Volume)
+		}
+		known[member.ID] = member.Volume
 	}
 	return nil
 }
@@ -169,6 +184,9 @@ func (t *Taker) read(ctx context.Context, content *groupapi.VolumeGroupSnapshotC
 		}
 	}
 	found, err := t.deps.Driver.GetGroup(ctx, handle, snapshots, secret)
+	if err == nil {
+		err = checkMembers(found)
+	}
 	if err != nil {
 		return false, fmt.Errorf("read group snapshot %q: %w", handle, err)
 	}

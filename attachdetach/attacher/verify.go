@@ -151,7 +151,7 @@ func (a *Attacher) publicationOf(va *storagev1.VolumeAttachment) publication {
 
 // listPublished returns the nodes of every volume, as the driver lists them, page by page.
 func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string][]string, error) {
-	nodes := make(map[string][]string)
+	nodes, seen := make(map[string][]string), map[string]bool{}
 	for token := ""; ; {
 		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
 		page, err := lister.ListVolumes(calling, &csi.ListVolumesRequest{StartingToken: token})
@@ -166,10 +166,11 @@ func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string
 		if page.GetNextToken() == "" {
 			return nodes, nil
 		}
-		if page.GetNextToken() == token {
+		token = page.GetNextToken()
+		if seen[token] {
 			return nil, fmt.Errorf("list the driver's published volumes: the driver returns page %q again and again", token)
 		}
-		token = page.GetNextToken()
+		seen[token] = true
 	}
 }
 

@@ -32,7 +32,7 @@ func (p *Provisioner) VolumeHealth(ctx context.Context, handles func() []string)
 }
 
 func (p *Provisioner) listVolumeHealth(ctx context.Context, client csiapi.ControllerClient) (map[string][]health.Problem, error) {
-	found := map[string][]health.Problem{}
+	found, seen := map[string][]health.Problem{}, map[string]bool{}
 	for token := ""; ; {
 		calling, cancel := context.WithTimeout(ctx, p.config.Timeout)
 		page, err := client.ControllerListVolumeHealth(calling, &csiapi.ControllerListVolumeHealthRequest{StartingToken: token})
@@ -43,14 +43,14 @@ func (p *Provisioner) listVolumeHealth(ctx context.Context, client csiapi.Contro
 		for _, entry := range page.GetEntries() {
 			found[entry.GetVolumeId()] = append(found[entry.GetVolumeId()], volumehealth.FromCSI(entry)...)
 		}
-		switch next := page.GetNextToken(); next {
-		case "":
+		token = page.GetNextToken()
+		if token == "" {
 			return found, nil
-		case token:
-			return nil, fmt.Errorf("list the abnormal volumes of driver %q: it returns page %q again and again", p.config.Name, token)
-		default:
-			token = next
 		}
+		if seen[token] {
+			return nil, fmt.Errorf("list the abnormal volumes of driver %q: it returns page %q again and again", p.config.Name, token)
+		}
+		seen[token] = true
 	}
 }
 

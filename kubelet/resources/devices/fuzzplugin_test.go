@@ -41,28 +41,7 @@ func (p *rawPlugin) Allocate(_ context.Context, request *pluginapi.AllocateReque
 // FuzzPlugin has a device plugin list, prefer and allocate devices with arbitrary bytes: a container gets as many as it requests, each once and
 // healthy, and the next process knows which.
 func FuzzPlugin(f *testing.F) {
-	encode := func(message proto.Message) []byte {
-		data, err := proto.Marshal(message)
-		require.NoError(f, err)
-		return data
-	}
-	on := func(nodes ...int64) *pluginapi.TopologyInfo {
-		out := &pluginapi.TopologyInfo{}
-		for _, id := range nodes {
-			out.Nodes = append(out.Nodes, &pluginapi.NUMANode{ID: id})
-		}
-		return out
-	}
-	list := encode(&pluginapi.ListAndWatchResponse{Devices: []*pluginapi.Device{
-		{ID: "a", Health: pluginapi.Healthy, Topology: on(0, 0)}, {ID: "b", Health: pluginapi.Healthy, Topology: on(-1, 1, 1<<62)},
-		{ID: "", Health: pluginapi.Healthy}, {ID: "c", Health: pluginapi.Unhealthy, Topology: on(64)}, {ID: "a"}, {ID: "d", Health: pluginapi.Healthy},
-	}})
-	preferred := encode(&pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
-		{DeviceIDs: []string{"c", "d", "d", "x", "b"}},
-	}})
-	allocated := encode(&pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{
-		Envs: map[string]string{"A": "b"}, Mounts: []*pluginapi.Mount{{ContainerPath: "/a"}, {ContainerPath: "/a"}}, Devices: []*pluginapi.DeviceSpec{{}, {}},
-	}}})
+	list, preferred, allocated := pluginSeeds(f)
 	f.Add(list, preferred, allocated, uint8(2), uint8(1))
 	f.Add(list, []byte{0xff}, []byte{}, uint8(1), uint8(3))
 	f.Add([]byte{}, preferred, allocated, uint8(0), uint8(0))
@@ -72,16 +51,9 @@ func FuzzPlugin(f *testing.F) {
 		if proto.Unmarshal(list, devices) != nil {
 			return
 		}
-		deps := Deps{NUMANodes: []int{0, 1}, Metrics: metrics.New(), OnCapacityChanged: func() {}, OnHealthChanged: func(types.UID) {}}
-		root := t.TempDir()
-		m, err := New(deps, root)
-		require.NoError(t, err)
-		require.NoError(t, os.MkdirAll(m.dir, 0o700))
-		require.NoError(t, m.Open())
 		raw := &rawPlugin{preferred: preferred, allocated: allocated}
-		p := &plugin{resource: name, client: raw, options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}}
-		m.pools[name] = &pool{devices: map[string]device{}, plugin: p}
-		m.update(name, p, devices.Devices)
+		m := managerOf(t, name, raw)
+		m.update(name, m.pools[name].plugin, devices.Devices)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: "app", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: *resource.NewQuantity(int64(n), resource.DecimalSI)}},
 		}}}}
@@ -113,4 +85,43 @@ func FuzzPlugin(f *testing.F) {
 		require.NoError(t, err)
 		require.ElementsMatch(t, raw.ids, given.get(uid, "app", name).devices.ids())
 	})
+}
+
+// pluginSeeds are responses of a plugin, with what is odd in them.
+func pluginSeeds(f *testing.F) (list, preferred, allocated []byte) {
+	encode := func(message proto.Message) []byte {
+		data, err := proto.Marshal(message)
+		require.NoError(f, err)
+		return data
+	}
+	on := func(nodes ...int64) *pluginapi.TopologyInfo {
+		out := &pluginapi.TopologyInfo{}
+		for _, id := range nodes {
+			out.Nodes = append(out.Nodes, &pluginapi.NUMANode{ID: id})
+		}
+		return out
+	}
+	list = encode(&pluginapi.ListAndWatchResponse{Devices: []*pluginapi.Device{
+		{ID: "a", Health: pluginapi.Healthy, Topology: on(0, 0)}, {ID: "b", Health: pluginapi.Healthy, Topology: on(-1, 1, 1<<62)},
+		{ID: "", Health: pluginapi.Healthy}, {ID: "c", Health: pluginapi.Unhealthy, Topology: on(64)}, {ID: "a"}, {ID: "d", Health: pluginapi.Healthy},
+	}})
+	preferred = encode(&pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
+		{DeviceIDs: []string{"c", "d", "d", "x", "b"}},
+	}})
+	allocated = encode(&pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{
+		Envs: map[string]string{"A": "b"}, Mounts: []*pluginapi.Mount{{ContainerPath: "/a"}, {ContainerPath: "/a"}}, Devices: []*pluginapi.DeviceSpec{{}, {}},
+	}}})
+	return list, preferred, allocated
+}
+
+// managerOf returns a Manager that is connected to a plugin.
+func managerOf(t *testing.T, name string, raw *rawPlugin) *Manager {
+	t.Helper()
+	m, err := New(Deps{NUMANodes: []int{0, 1}, Metrics: metrics.New(), OnCapacityChanged: func() {}, OnHealthChanged: func(types.UID) {}}, t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(m.dir, 0o700))
+	require.NoError(t, m.Open())
+	options := &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+	m.pools[name] = &pool{devices: map[string]device{}, plugin: &plugin{resource: name, client: raw, options: options}}
+	return m
 }

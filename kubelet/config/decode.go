@@ -139,9 +139,6 @@ func isEmptyDocument(document []byte) bool {
 
 // decodeItems decodes the document's Pods.
 func decodeItems(document []byte) ([]corev1.Pod, error) {
-	if err := checkQuantities(document); err != nil {
-		return nil, fmt.Errorf("decode manifest: %w", err)
-	}
 	object, kind, err := manifests.Decode(document, nil, nil)
 	var meta metav1.TypeMeta
 	if runtime.IsNotRegisteredError(err) && yaml.Unmarshal(document, &meta) == nil {

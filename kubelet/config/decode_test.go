@@ -107,9 +107,9 @@ func TestRefused(t *testing.T) {
 		"metadata.generateName":      strings.Replace(manifest("p"), "name: p", "generateName: p", 1),
 		"metadata.uid":               strings.Replace(manifest("p"), "name: p", "name: p, uid: ../../x", 1),
 		`metadata.uid "a_b"`:         strings.Replace(manifest("p"), "name: p", "name: p, uid: a_b", 1),
-		`resources.limits.memory: "1e-99999999"`: strings.Replace(manifest("p"), "image: registry:5000/app",
+		`resources.limits.memory: quantity "1e-99999999"`: strings.Replace(manifest("p"), "image: registry:5000/app",
 			`image: i, resources: {limits: {memory: "1e-99999999"}}`, 1),
-		`items[0].spec.volumes[0].emptyDir.sizeLimit: "1e-99999999"`: "apiVersion: v1\nkind: PodList\nitems:\n- " +
+		`items[].spec.volumes[].emptyDir.sizeLimit: quantity "1e-99999999"`: "apiVersion: v1\nkind: PodList\nitems:\n- " +
 			strings.ReplaceAll(strings.TrimSpace(manifest("p", `  volumes: [{name: v, emptyDir: {sizeLimit: "1e-99999999"}}]`)), "\n", "\n  ") + "\n",
 		"metadata.namespace":       strings.Replace(manifest("p"), "name: p", "name: p, namespace: a/b", 1),
 		"containers[0].name":       strings.Replace(manifest("p"), "name: c", "name: ../c", 1),

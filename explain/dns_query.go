@@ -178,8 +178,8 @@ func readMessage(conn net.Conn, network string, buffer []byte) (int, error) {
 	return io.ReadFull(conn, buffer[:binary.BigEndian.Uint16(length[:])])
 }
 
-// printable returns a name of a message, whose labels may have any bytes, with those escaped that would control a terminal.
-func printable(name string) string {
+// escaped returns a name of a message, whose labels may have any bytes, with those escaped that would control a terminal.
+func escaped(name string) string {
 	return strings.Trim(strconv.QuoteToASCII(name), `"`)
 }
 
@@ -193,7 +193,7 @@ func (r *reply) read(message *dnsmessage.Message) {
 		case *dnsmessage.AAAAResource:
 			r.addresses = append(r.addresses, net.IP(body.AAAA[:]).String())
 		case *dnsmessage.CNAMEResource:
-			r.aliases = append(r.aliases, printable(body.CNAME.String()))
+			r.aliases = append(r.aliases, escaped(body.CNAME.String()))
 		}
 	}
 }

@@ -29,7 +29,7 @@ const exitUnknown = 1
 
 var errDamaged = errors.New("its pages do not fit together")
 
-// setAsideDamaged sets the database aside if the checker finds damaged pages in it, or a value is not the log's, where etcd can make it again:
+// setAsideDamaged sets the database aside if the checker finds damaged pages in it, or a value of it is damaged, where etcd can make it again:
 // the log has every change of a cluster until it is longer than some hundred megabytes. Without, it is an error that says what to do.
 func (s *Server) setAsideDamaged(ctx context.Context) error {
 	snap := filepath.Join(s.config.DataDir, "member", "snap")
@@ -39,7 +39,7 @@ func (s *Server) setAsideDamaged(ctx context.Context) error {
 	}
 	cause := check(ctx, s.config.Checker, database)
 	if cause == nil {
-		cause = damagedValue(filepath.Dir(snap))
+		cause = s.damagedValue(database)
 	}
 	if cause == nil {
 		return nil
@@ -59,6 +59,9 @@ func (s *Server) setAsideDamaged(ctx context.Context) error {
 	}
 	for _, file := range append(files, database) {
 		atomicfile.SetAside(file, cause, "etcd makes its database again from its log; nothing is lost")
+	}
+	if err := os.Remove(s.suspicionFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"os"
 	"path/filepath"
 
 	"go.etcd.io/bbolt"
@@ -14,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/controlplane/atomicfile"
 )
 
 // ErrDamagedValue is the cause if a value of the database is not one that was written. The database has no checksums of values, but its
@@ -24,7 +27,7 @@ var ErrDamagedValue = errors.New("a value of etcd's database is not the one that
 const pageOfValues = 500
 
 // CheckValues compares all present values of the store with what its log says was written; it must be ready. If one differs it is an
-// ErrDamagedValue: a store that is started as one that has crashed makes the database again. Without the whole log, or without a Checker,
+// ErrDamagedValue: a store that is started as one that has crashed then makes the database again. Without the whole log, or without a Checker,
 // nothing is known and the error is nil. It reads as much as the store and its log have: call it only if there is a sign of damage.
 func (s *Server) CheckValues(ctx context.Context) error {
 	if s.config.Checker == "" {
@@ -45,8 +48,15 @@ func (s *Server) CheckValues(ctx context.Context) error {
 		klog.V(2).InfoS("Values of etcd cannot be compared with its log", "reason", err)
 		return nil
 	}
-	return eachValue(ctx, client, newest.Header.Revision, written.check)
+	err = eachValue(ctx, client, newest.Header.Revision, written.check)
+	if errors.Is(err, ErrDamagedValue) {
+		return errors.Join(err, atomicfile.Write(s.suspicionFile(), []byte(err.Error()+"\n")))
+	}
+	return err
 }
+
+// suspicionFile says why the next store has to compare the database with its log, which takes seconds and as much memory as the log has.
+func (s *Server) suspicionFile() string { return s.config.Socket + ".suspicion" }
 
 // eachValue calls check for each value of a revision, up to its first error.
 func eachValue(ctx context.Context, client *clientv3.Client, revision int64, check func(*mvccpb.KeyValue) error) error {
@@ -67,38 +77,43 @@ func eachValue(ctx context.Context, client *clientv3.Client, revision int64, che
 	}
 }
 
-// damagedValue reads a database that nothing has open, and returns an ErrDamagedValue if one of its values, present or past, is not one
-// of its log's. If that cannot be known the error is nil.
-func damagedValue(member string) error {
-	database := filepath.Join(member, "snap", "db")
-	written, err := readWritten(filepath.Join(member, "wal"), consistentIndex(database))
-	if err != nil {
-		return nil
+// damagedValue reads a database that nothing has open, and returns an ErrDamagedValue if one of its values, present or past, cannot be read or,
+// with a suspicion, is not one of its log's. If that cannot be known the error is nil.
+func (s *Server) damagedValue(database string) error {
+	check := func(*mvccpb.KeyValue) error { return nil }
+	if _, err := os.Lstat(s.suspicionFile()); err == nil {
+		if written, err := readWritten(filepath.Join(s.config.DataDir, "member", "wal"), consistentIndex(database)); err == nil {
+			check = written.check
+		}
 	}
 	var damage error
-	err = view(database, func(tx *bbolt.Tx) {
-		keys := tx.Bucket([]byte("key"))
-		if keys == nil {
-			return
+	err := view(database, func(tx *bbolt.Tx) {
+		if keys := tx.Bucket([]byte("key")); keys != nil {
+			damage = eachStored(keys, check)
 		}
-		damage = keys.ForEach(func(revision, data []byte) error {
-			var value mvccpb.KeyValue
-			if len(revision) < 8 {
-				return fmt.Errorf("%w: that of revision %x", ErrDamagedValue, revision)
-			}
-			if err := value.Unmarshal(data); err != nil {
-				return fmt.Errorf("%w: that of revision %d (%w)", ErrDamagedValue, binary.BigEndian.Uint64(revision), err)
-			}
-			if len(revision) > revisionBytes { // it was deleted then
-				return nil
-			}
-			return written.check(&value)
-		})
 	})
 	if damage == nil && err != nil {
 		klog.V(2).InfoS("Values of etcd's database cannot be read", "reason", err)
 	}
 	return damage
+}
+
+// eachStored calls check for each value, present or past, up to its first error; what it gets is valid during the call.
+func eachStored(keys *bbolt.Bucket, check func(*mvccpb.KeyValue) error) error {
+	var value mvccpb.KeyValue
+	return keys.ForEach(func(revision, data []byte) error {
+		if len(revision) < revisionBytes {
+			return fmt.Errorf("%w: that of revision %x", ErrDamagedValue, revision)
+		}
+		value.Key, value.Value = value.Key[:0], value.Value[:0] // their memory is used again
+		if err := value.Unmarshal(data); err != nil {
+			return fmt.Errorf("%w: that of revision %d (%w)", ErrDamagedValue, binary.BigEndian.Uint64(revision), err)
+		}
+		if len(revision) > revisionBytes { // it was deleted then
+			return nil
+		}
+		return check(&value)
+	})
 }
 
 // revisionBytes is the size of a key of etcd's database, which is a revision: two numbers with a mark between them. That of a deletion

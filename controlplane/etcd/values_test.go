@@ -61,17 +61,13 @@ func withValue(t *testing.T) (dir, want string) {
 	return dir, want
 }
 
-// TestADamagedValueIsMadeAgain after a crash. A check of a store that runs finds it, too.
+// TestADamagedValueIsMadeAgain has the check of a store that runs find it, and the next one make it again.
 func TestADamagedValueIsMadeAgain(t *testing.T) {
 	dir, want := withValue(t)
 	damageValue(t, dir)
-	runWith(t, Config{DataDir: dir, Checker: checker(t, 0), Crashed: true}, func(client *clientv3.Client) {
-		require.Equal(t, want, content(t, client))
-	})
-	require.FileExists(t, filepath.Join(dir, "member", "snap", "db.damaged"))
-
+	socket := filepath.Join(t.TempDir(), "etcd.sock")
 	checkRunning := func() (err error) {
-		s := New(Config{DataDir: dir, Socket: filepath.Join(t.TempDir(), "etcd.sock"), LogLevel: "error", Checker: checker(t, 0)})
+		s := New(Config{DataDir: dir, Socket: socket, LogLevel: "error", Checker: checker(t, 0), Crashed: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		require.NoError(t, s.Run(ctx, func() {
@@ -80,11 +76,28 @@ func TestADamagedValueIsMadeAgain(t *testing.T) {
 		}))
 		return err
 	}
-	require.NoError(t, checkRunning())
-	damageValue(t, dir)
 	err := checkRunning()
 	require.ErrorIs(t, err, ErrDamagedValue)
 	require.ErrorContains(t, err, `"key 77"`)
+	require.NoError(t, checkRunning(), "it is made again")
+	require.FileExists(t, filepath.Join(dir, "member", "snap", "db.damaged"))
+	require.NoError(t, checkRunning())
+	require.NoFileExists(t, filepath.Join(dir, "member", "snap", "db.damaged-2"), "and only once")
+	run(t, dir, func(client *clientv3.Client) { require.Equal(t, want, content(t, client)) })
+}
+
+// TestAValueThatCannotBeReadIsMadeAgain has one that ends etcd.
+func TestAValueThatCannotBeReadIsMadeAgain(t *testing.T) {
+	dir, want := withValue(t)
+	database := filepath.Join(dir, "member", "snap", "db")
+	data, err := os.ReadFile(database)
+	require.NoError(t, err)
+	length := []byte{byte(len(wholeValue))}
+	require.NoError(t, os.WriteFile(database, bytes.ReplaceAll(data, append(length, wholeValue...), append([]byte{0xff}, wholeValue...)), 0o600))
+	runWith(t, Config{DataDir: dir, Checker: checker(t, 0), Crashed: true}, func(client *clientv3.Client) {
+		require.Equal(t, want, content(t, client))
+	})
+	require.FileExists(t, database+".damaged")
 }
 
 // TestValuesOfAStoreWithoutItsWholeLogAreNotTakenForDamaged has a log that was made again, and one whose last changes were lost.

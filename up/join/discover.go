@@ -59,6 +59,9 @@ func ParseServer(text, defaultPort string) (*url.URL, error) {
 		text = "https://" + text
 	}
 	server, err := url.Parse(text)
+	if err == nil && server.User != nil {
+		text = server.Redacted()
+	}
 	if err != nil || server.Scheme != "https" || server.Hostname() == "" || strings.Trim(server.Path, "/") != "" || !onlyHost(server) {
 		return nil, fmt.Errorf("%q: want the address of the API server, such as https://192.0.2.10:%s", text, defaultPort)
 	}

@@ -159,6 +159,7 @@ func TestParseServer(t *testing.T) {
 		"https://user:password@192.0.2.10", "192.0.2.10:65536", "https://192.0.2.10#a", "https://192.0.2.10?"} {
 		_, err := join.ParseServer(text, "6443")
 		require.Error(t, err, text)
+		require.NotContains(t, err.Error(), "password")
 	}
 }
 

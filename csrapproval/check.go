@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,9 +39,9 @@ func isPending(request *certificatesv1.CertificateSigningRequest) bool {
 	}, request.Spec.SignerName)
 }
 
-// check returns nil if the request of the node may be approved. others are all other Nodes. The error is the reason why
+// check returns nil if the request of the node may be approved. others are all other Nodes, services the networks of Services. The error is the reason why
 // not, which may change with the Nodes.
-func check(request *certificatesv1.CertificateSigningRequest, node *corev1.Node, others []*corev1.Node) error {
+func check(request *certificatesv1.CertificateSigningRequest, node *corev1.Node, others []*corev1.Node, services []netip.Prefix) error {
 	block, rest := pem.Decode(request.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
 		return errors.New("it is not one PEM block CERTIFICATE REQUEST")
@@ -55,7 +56,7 @@ func check(request *certificatesv1.CertificateSigningRequest, node *corev1.Node,
 	if request.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName {
 		return checkProxy(request, csr)
 	}
-	return checkServing(request, csr, node, others)
+	return checkServing(request, csr, node, others, services)
 }
 
 func checkProxy(request *certificatesv1.CertificateSigningRequest, csr *x509.CertificateRequest) error {
@@ -68,7 +69,9 @@ func checkProxy(request *certificatesv1.CertificateSigningRequest, csr *x509.Cer
 	return checkUsages(request, certificatesv1.UsageClientAuth)
 }
 
-func checkServing(request *certificatesv1.CertificateSigningRequest, csr *x509.CertificateRequest, node *corev1.Node, others []*corev1.Node) error {
+func checkServing(
+	request *certificatesv1.CertificateSigningRequest, csr *x509.CertificateRequest, node *corev1.Node, others []*corev1.Node, services []netip.Prefix,
+) error {
 	if csr.Subject.CommonName != request.Spec.Username || !slices.Equal(csr.Subject.Organization, []string{nodesGroup}) {
 		return fmt.Errorf("it is for %s, not for the node that submitted it", csr.Subject)
 	}
@@ -84,6 +87,9 @@ func checkServing(request *certificatesv1.CertificateSigningRequest, csr *x509.C
 		}
 	}
 	for _, ip := range csr.IPAddresses {
+		if err := checkAddress(ip, services); err != nil {
+			return err
+		}
 		if !has(node, ip.String()) {
 			return fmt.Errorf("the address %s is not of node %s", ip, node.Name)
 		}
@@ -126,6 +132,22 @@ func checkName(name string) error {
 	}
 	if labels[0] == "kubernetes" && (len(labels) == 1 || labels[1] == "default") || len(labels) > 2 && labels[2] == "svc" {
 		return fmt.Errorf("the name %s is that of a Service", name)
+	}
+	return nil
+}
+
+// checkAddress refuses addresses that no node has alone, which a node may report of itself all the same: those of Services, first of all of the
+// API server, and of each machine's loopback, by which its administrator reaches the API server.
+func checkAddress(ip net.IP, services []netip.Prefix) error {
+	address, ok := netip.AddrFromSlice(ip)
+	address = address.Unmap()
+	if !ok || address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() {
+		return fmt.Errorf("the address %s is not that of a machine", ip)
+	}
+	for _, network := range services {
+		if network.Contains(address) {
+			return fmt.Errorf("the address %s is in the network %s of Services", ip, network)
+		}
 	}
 	return nil
 }

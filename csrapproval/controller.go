@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,9 +40,16 @@ type Deps struct {
 	Registerer prometheus.Registerer
 }
 
+// Config configures a Controller.
+type Config struct {
+	// Services are the networks of Services, whose addresses are no node's: the API server has one of them.
+	Services []netip.Prefix
+}
+
 // Controller approves requests.
 type Controller struct {
 	deps     Deps
+	config   Config
 	factory  informers.SharedInformerFactory
 	requests certificatelisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
@@ -52,7 +60,7 @@ type Controller struct {
 var _ reconcile.Reconciler = (*Controller)(nil)
 
 // New returns a Controller, which Start runs.
-func New(deps Deps) (*Controller, error) {
+func New(deps Deps, config Config) (*Controller, error) {
 	if deps.Client == nil {
 		return nil, errors.New("csrapproval: Deps.Client is required")
 	}
@@ -61,7 +69,7 @@ func New(deps Deps) (*Controller, error) {
 	}
 	factory := informers.NewSharedInformerFactory(deps.Client, 0)
 	requests, nodes := factory.Certificates().V1().CertificateSigningRequests(), factory.Core().V1().Nodes()
-	c := &Controller{deps: deps, factory: factory, requests: requests.Lister(), nodes: nodes.Lister()}
+	c := &Controller{deps: deps, config: config, factory: factory, requests: requests.Lister(), nodes: nodes.Lister()}
 	var err error
 	c.runner, err = controller.New(c, controller.Deps{Logger: deps.Logger, Clock: deps.Clock, Registerer: deps.Registerer},
 		controller.Config{Name: Name})
@@ -132,7 +140,7 @@ func (c *Controller) Reconcile(ctx context.Context, key reconcile.Request) (reco
 		return reconcile.Result{}, nil // the Node's registration is an event
 	}
 	node := nodes[at]
-	if err := check(request, node, slices.Delete(slices.Clone(nodes), at, at+1)); err != nil {
+	if err := check(request, node, slices.Delete(slices.Clone(nodes), at, at+1), c.config.Services); err != nil {
 		c.deps.Logger.Info("certificate signing request is left to the administrator", "request", request.Name, "node", name, "reason", err.Error())
 		return reconcile.Result{}, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"sync"
 	"testing"
@@ -36,6 +37,8 @@ func node(name string, addresses ...string) *corev1.Node {
 	}
 	return n
 }
+
+var services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
 
 var (
 	serving = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
@@ -67,7 +70,7 @@ func approves(t *testing.T, request *certificatesv1.CertificateSigningRequest, t
 		for _, node := range nodes {
 			require.NoError(t, client.Tracker().Add(node))
 		}
-		c, err := csrapproval.New(csrapproval.Deps{Client: client})
+		c, err := csrapproval.New(csrapproval.Deps{Client: client}, csrapproval.Config{Services: services})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -93,6 +96,9 @@ func approves(t *testing.T, request *certificatesv1.CertificateSigningRequest, t
 func TestServingCertificates(t *testing.T) {
 	subject := pkix.Name{CommonName: "system:node:n1", Organization: []string{"system:nodes"}}
 	ip := net.ParseIP("192.0.2.1")
+	ofAddress := func(text string) x509.CertificateRequest {
+		return x509.CertificateRequest{Subject: subject, IPAddresses: []net.IP{net.ParseIP(text)}}
+	}
 	good := x509.CertificateRequest{Subject: subject, DNSNames: []string{"n1"}, IPAddresses: []net.IP{ip}}
 	for name, tt := range map[string]struct {
 		csr   x509.CertificateRequest
@@ -107,6 +113,10 @@ func TestServingCertificates(t *testing.T) {
 		"the name in other letters": {x509.CertificateRequest{Subject: subject, DNSNames: []string{"N2"}}, []*corev1.Node{node("n1", "N2"), node("n2")}, false},
 		"a wildcard":                {x509.CertificateRequest{Subject: subject, DNSNames: []string{"*.example"}}, []*corev1.Node{node("n1", "*.example"), node("n2.example")}, false},
 		"the API server's name":     {x509.CertificateRequest{Subject: subject, DNSNames: []string{"kubernetes.default.svc"}}, []*corev1.Node{node("n1", "kubernetes.default.svc")}, false},
+		"the API server's address":  {ofAddress("10.96.0.1"), []*corev1.Node{node("n1", "10.96.0.1")}, false},
+		"it in its IPv6 form":       {ofAddress("fd00:96::1"), []*corev1.Node{node("n1", "fd00:96::1")}, false},
+		"loopback":                  {ofAddress("127.0.0.1"), []*corev1.Node{node("n1", "127.0.0.1")}, false},
+		"any address":               {ofAddress("::"), []*corev1.Node{node("n1", "::")}, false},
 		"an address written otherwise": {x509.CertificateRequest{Subject: subject, IPAddresses: []net.IP{net.ParseIP("2001:db8::1")}},
 			[]*corev1.Node{node("n1", "2001:db8::1"), node("n2", "2001:DB8:0::1")}, false},
 		"another name":              {x509.CertificateRequest{Subject: subject, DNSNames: []string{"kubernetes.default"}}, []*corev1.Node{node("n1")}, false},
@@ -151,7 +161,7 @@ func TestRequestThatChangesBeforeItIsApproved(t *testing.T) {
 		var logged bytes.Buffer
 		c, err := csrapproval.New(csrapproval.Deps{
 			Client: client, Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		})
+		}, csrapproval.Config{})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup

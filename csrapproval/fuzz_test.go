@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,17 +42,19 @@ func FuzzServing(f *testing.F) {
 			SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
 			Username: nodePrefix + "n1", Groups: []string{nodesGroup}, Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 		}}
-		if check(request, node("n1", address), []*corev1.Node{node(otherName, otherAddress)}) != nil {
+		if check(request, node("n1", address), []*corev1.Node{node(otherName, otherAddress)}, services) != nil {
 			return
 		}
 		certificate := &x509.Certificate{DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses}
-		for _, host := range []string{otherName, otherAddress, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "a.b.svc.cluster.local"} {
+		for _, host := range []string{otherName, otherAddress, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "a.b.svc.cluster.local", "127.0.0.1", "10.96.0.1"} {
 			if host != "" && host[0] != '[' { // in which an address of a URL is
 				require.Error(t, certificate.VerifyHostname(host), host)
 			}
 		}
 	})
 }
+
+var services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 
 // FuzzRequest checks arbitrary requests of a node: what is approved is one request for the node itself.
 func FuzzRequest(f *testing.F) {
@@ -72,7 +75,7 @@ func FuzzRequest(f *testing.F) {
 		request := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
 			SignerName: signer, Usages: []certificatesv1.KeyUsage{usage}, Username: nodePrefix + "n1", Groups: []string{nodesGroup}, Request: data,
 		}}
-		if check(request, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, nil) != nil {
+		if check(request, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, nil, services) != nil {
 			return
 		}
 		block, _ := pem.Decode(data)

@@ -66,9 +66,13 @@ func (c *Cluster) newApprover() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
+	services, err := parseServiceNetworks(c.ServiceCIDR)
+	if err != nil {
+		return nil, err
+	}
 	controller, err := csrapproval.New(csrapproval.Deps{
 		Client: client, Logger: c.logger, Clock: c.clock, Registerer: c.controllerMetrics.New(approverName),
-	})
+	}, csrapproval.Config{Services: services.list()})
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,18 @@ var ErrForeign = errors.New("another containerd listens there")
 // before its CRI service is ready, and sends no event then.
 const retryPeriod = 10 * time.Millisecond
 
+// networkTimeout is when a network that is not ready is not so by itself any more: its configuration is written again then, and again after
+// twice the time.
+const networkTimeout = time.Second
+
+// conditionError says that a required condition is not true.
+type conditionError struct{ name, why string }
+
+// Error implements error.
+func (e conditionError) Error() string {
+	return fmt.Sprintf("condition %s is not met: %s", e.name, e.why)
+}
+
 // Probe checks once whether containerd is ready to run Pods: its CRI responds, runtime and network are ready. The error
 // says what is not ready.
 func Probe(ctx context.Context, socket string) error {
@@ -49,10 +61,18 @@ func (c Config) WaitReady(ctx context.Context, clock clock.Clock) error {
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	timer := clock.NewTimer(retryPeriod)
 	defer timer.Stop()
-	for {
+	pause := networkTimeout
+	for writeAgain := clock.Now().Add(pause); ; {
 		err := probe(ctx, client)
 		if err == nil {
 			return c.checkOwner(ctx, client)
+		}
+		var missing conditionError
+		if errors.As(err, &missing) && missing.name == runtimeapi.NetworkReady && clock.Now().After(writeAgain) {
+			// containerd reads it when it starts and after each change: if it could not it does not try again.
+			err = errors.Join(err, c.writeNetworks())
+			pause *= 2
+			writeAgain = clock.Now().Add(pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,7 +141,7 @@ func checkConditions(conditions []*runtimeapi.RuntimeCondition) error {
 	var errs []error
 	for _, name := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		if why, ok := missing[name]; ok {
-			errs = append(errs, fmt.Errorf("condition %s is not met: %s", name, why))
+			errs = append(errs, conditionError{name, why})
 		}
 	}
 	return errors.Join(errs...)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -110,6 +112,36 @@ func TestWaitReadyAsksAgain(t *testing.T) {
 	}
 	<-fake.asked
 	require.NoError(t, <-ready)
+}
+
+// TestWaitReadyWritesTheNetworkAgain if that alone is missing: containerd may have failed to read it.
+func TestWaitReadyWritesTheNetworkAgain(t *testing.T) {
+	for name, runtimeReady := range map[string]bool{"the network is missing": true, "all is missing": false} {
+		t.Run(name, func(t *testing.T) {
+			c := exampleConfig(shortDir(t))
+			fake := &fakeCRI{asked: make(chan struct{}), conditions: conditions(runtimeReady, false), info: rootInfo(c.Root)}
+			fake.serve(t, c)
+			networks := filepath.Join(c.CNIConfDir, "10-berth.conflist")
+			want, err := os.ReadFile(networks)
+			require.NoError(t, err)
+			require.NoError(t, os.Remove(networks))
+			ctx, cancel := context.WithCancel(t.Context())
+			clock := clocktesting.NewFakeClock(time.Unix(0, 0))
+			ready := make(chan error, 1)
+			go func() { ready <- c.WaitReady(ctx, clock) }()
+			<-fake.asked
+			require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+			require.NoFileExists(t, networks, "it waits at first")
+			clock.Step(time.Minute)
+			<-fake.asked
+			require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+			cancel()
+			require.Error(t, <-ready)
+			have, err := os.ReadFile(networks)
+			require.Equal(t, runtimeReady, err == nil)
+			require.Equal(t, runtimeReady, string(have) == string(want))
+		})
+	}
 }
 
 func TestWaitReadySaysWhatWasMissing(t *testing.T) {

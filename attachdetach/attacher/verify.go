@@ -10,6 +10,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/csipages"
 )
 
 // Lister has the calls that list what a driver has published where. A Publisher may implement it.
@@ -151,27 +153,21 @@ func (a *Attacher) publicationOf(va *storagev1.VolumeAttachment) publication {
 
 // listPublished returns the nodes of every volume, as the driver lists them, page by page.
 func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string][]string, error) {
-	nodes, seen := make(map[string][]string), map[string]bool{}
-	for token := ""; ; {
+	nodes := make(map[string][]string)
+	err := csipages.Each(func(token string) (string, error) {
 		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
+		defer cancel()
 		page, err := lister.ListVolumes(calling, &csi.ListVolumesRequest{StartingToken: token})
-		cancel()
-		if err != nil {
-			return nil, fmt.Errorf("list the driver's published volumes: %w", err)
-		}
 		for _, entry := range page.GetEntries() {
 			id := entry.GetVolume().GetVolumeId()
 			nodes[id] = append(nodes[id], entry.GetStatus().GetPublishedNodeIds()...)
 		}
-		if page.GetNextToken() == "" {
-			return nodes, nil
-		}
-		token = page.GetNextToken()
-		if seen[token] {
-			return nil, fmt.Errorf("list the driver's published volumes: the driver returns page %q again and again", token)
-		}
-		seen[token] = true
+		return page.GetNextToken(), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the driver's published volumes: %w", err)
 	}
+	return nodes, nil
 }
 
 // markMissing publishes the attachment again, unless the VolumeAttachment was replaced meanwhile.

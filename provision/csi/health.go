@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/csipages"
 	"github.com/berth-dev/berth/internal/volumehealth"
 	"github.com/berth-dev/berth/provision/health"
 )
@@ -32,26 +33,20 @@ func (p *Provisioner) VolumeHealth(ctx context.Context, handles func() []string)
 }
 
 func (p *Provisioner) listVolumeHealth(ctx context.Context, client csiapi.ControllerClient) (map[string][]health.Problem, error) {
-	found, seen := map[string][]health.Problem{}, map[string]bool{}
-	for token := ""; ; {
+	found := map[string][]health.Problem{}
+	err := csipages.Each(func(token string) (string, error) {
 		calling, cancel := context.WithTimeout(ctx, p.config.Timeout)
+		defer cancel()
 		page, err := client.ControllerListVolumeHealth(calling, &csiapi.ControllerListVolumeHealthRequest{StartingToken: token})
-		cancel()
-		if err != nil {
-			return nil, fmt.Errorf("list the abnormal volumes of driver %q: %w", p.config.Name, err)
-		}
 		for _, entry := range page.GetEntries() {
 			found[entry.GetVolumeId()] = append(found[entry.GetVolumeId()], volumehealth.FromCSI(entry)...)
 		}
-		token = page.GetNextToken()
-		if token == "" {
-			return found, nil
-		}
-		if seen[token] {
-			return nil, fmt.Errorf("list the abnormal volumes of driver %q: it returns page %q again and again", p.config.Name, token)
-		}
-		seen[token] = true
+		return page.GetNextToken(), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the abnormal volumes of driver %q: %w", p.config.Name, err)
 	}
+	return found, nil
 }
 
 func (p *Provisioner) getVolumeHealth(ctx context.Context, client csiapi.ControllerClient, handles []string) (map[string][]health.Problem, error) {

@@ -39,8 +39,8 @@ func isPending(request *certificatesv1.CertificateSigningRequest) bool {
 	}, request.Spec.SignerName)
 }
 
-// check returns nil if the request of the node may be approved. others are all other Nodes, services the networks of Services. The error is the reason why
-// not, which may change with the Nodes.
+// check returns nil if the request of the node may be approved. others are all other Nodes, services the networks of Services. The error is
+// the reason why not, which may change with the Nodes.
 func check(request *certificatesv1.CertificateSigningRequest, node *corev1.Node, others []*corev1.Node, services []netip.Prefix) error {
 	block, rest := pem.Decode(request.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {

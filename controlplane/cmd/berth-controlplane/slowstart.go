@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -24,15 +23,15 @@ func checkedIfSlow(
 	return func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		isReady, checked := make(chan struct{}), make(chan struct{})
+		waiting, isReady := context.WithCancel(ctx)
+		defer isReady()
+		checked := make(chan struct{})
 		go contain.Guard("controlplane.checkedIfSlow", func() {
 			defer close(checked)
 			timer := clock.NewTimer(slowStart)
 			defer timer.Stop()
 			select {
-			case <-isReady:
-				return
-			case <-ctx.Done():
+			case <-waiting.Done():
 				return
 			case <-timer.C():
 			}
@@ -42,9 +41,8 @@ func checkedIfSlow(
 				klog.ErrorS(err, "Failed to check the store's values, although the API server does not become ready")
 			}
 		})()
-		once := sync.OnceFunc(func() { close(isReady) })
 		err := run(ctx, func() {
-			once()
+			isReady()
 			ready()
 		})
 		cancel()

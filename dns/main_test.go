@@ -100,30 +100,34 @@ func (s *server) reload(t *testing.T, forward string) {
 	s.write(t, forward)
 	// A server that responds need not have asked for the signal yet: it does that in a goroutine, and Go ignores the signal until then.
 	const again = 100 // attempts to see the signal's effect before it is sent again
-	for i, began := 0, time.Now(); !strings.Contains(s.out.String(), "SIGUSR1: Reloading"); i++ {
-		if i%again == 0 {
+	attempts := 0
+	s.await(t, "reload", func() bool {
+		if attempts++; attempts%again == 1 {
 			if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if time.Since(began) > testTimeout {
-			t.Fatalf("the server does not reload; it printed:\n%s", s.out.String())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return strings.Contains(s.out.String(), "SIGUSR1: Reloading")
+	})
 }
 
 // waitResponse waits until the server has started and responds.
 func (s *server) waitResponse(t *testing.T) {
 	t.Helper()
-	for began := time.Now(); time.Since(began) < testTimeout; {
+	s.await(t, "respond", func() bool {
 		response, err := dns.Exchange(new(dns.Msg).SetQuestion("outside.example.", dns.TypeA), s.address)
-		if err == nil && response.Rcode == dns.RcodeSuccess && strings.Contains(s.out.String(), runtime.GOOS+"/") { // its last line
-			return
+		return err == nil && response.Rcode == dns.RcodeSuccess && strings.Contains(s.out.String(), runtime.GOOS+"/") // its last line
+	})
+}
+
+// await waits until the server has done what it is to do.
+func (s *server) await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for began := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > testTimeout {
+			t.Fatalf("the server does not %s; it printed:\n%s", what, s.out.String())
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("the server does not respond; it printed:\n%s", s.out.String())
 }
 
 // startNameServer starts a name server and returns its address.

@@ -41,6 +41,7 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	c.up("--unsafe-no-fsync")
 	client := c.client()
 	a := newTestNode(t, t.TempDir())
+	a.makeBridge()
 	allowJoining(t, client)
 	bootstrap, kubeconfig := filepath.Join(a.dir, "bootstrap.kubeconfig"), filepath.Join(a.dir, "node.kubeconfig")
 	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
@@ -51,10 +52,10 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	written, err := os.ReadFile(kubeconfig)
 	require.NoError(t, err)
 	require.NotContains(t, string(written), tokenSecret)
-	first := servedCertificate(t, c, port)
+	first := servedCertificate(t, c, a, port)
 	require.Equal(t, "system:node:"+a.name, first.Subject.CommonName)
 	runOn(t, c, a, "joined")
-	scraped := scrape(t, c, port)
+	scraped := scrape(t, c, a, port)
 	for _, name := range []string{"certificate_manager_client", "server"} {
 		require.Regexp(t, `(?m)^kubelet_`+name+`_expiration_renew_errors \d+$`, scraped)
 	}
@@ -67,7 +68,7 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	stop = a.join(c, kubeconfig, bootstrap, port)
 	defer stop()
 	runOn(t, c, a, "again")
-	require.Equal(t, first.SerialNumber, servedCertificate(t, c, port).SerialNumber, "the certificate is reused")
+	require.Equal(t, first.SerialNumber, servedCertificate(t, c, a, port).SerialNumber, "the certificate is reused")
 	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, requests.Items, 3, "for the client's certificate, the serving one, and that of the node's network")
@@ -111,7 +112,7 @@ func (c *cluster) writeToken(path, token string) {
 func (a *testNode) join(c *cluster, kubeconfig, bootstrap string, port int) (stop func()) {
 	a.t.Helper()
 	cmd := exec.Command(c.berth, "node", noEviction, "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap,
-		"--rotate-server-certificates", "--node-name", a.name, "--node-ip", "127.0.0.1", "--port", strconv.Itoa(port),
+		"--rotate-server-certificates", "--node-name", a.name, "--node-ip", a.address(), "--port", strconv.Itoa(port),
 		"--healthz-port", "0", "--root-dir", a.root(), "--pod-logs-dir", a.logs(), "--cgroup-root", "/"+a.cgroup(),
 		"--container-runtime-endpoint", "unix://"+a.runtime.Socket())
 	cmd.Stdout, cmd.Stderr = a.log, a.log
@@ -132,7 +133,7 @@ func (a *testNode) join(c *cluster, kubeconfig, bootstrap string, port int) (sto
 }
 
 // servedCertificate returns the certificate of the node's server, which the cluster's CA must have signed.
-func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
+func servedCertificate(t testing.TB, c *cluster, a *testNode, port int) *x509.Certificate {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(c.dataDir, "pki", "ca.crt"))
 	require.NoError(t, err)
@@ -143,7 +144,7 @@ func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 		dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(a.address(), strconv.Itoa(port)))
 		if err != nil {
 			return err
 		}
@@ -155,17 +156,19 @@ func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 }
 
 // scrape reads the metrics of the node whose server is at the port, as the cluster's administrator.
-func scrape(t testing.TB, c *cluster, port int) string { return readNode(t, c, port, "/metrics") }
+func scrape(t testing.TB, c *cluster, a *testNode, port int) string {
+	return readNode(t, c, a, port, "/metrics")
+}
 
 // readNode reads a path of the node's server as the administrator.
-func readNode(t testing.TB, c *cluster, port int, path string) string {
+func readNode(t testing.TB, c *cluster, a *testNode, port int, path string) string {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(t, err)
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	defer client.CloseIdleConnections()
-	return getBy(t, client, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+path)
+	return getBy(t, client, "https://"+net.JoinHostPort(a.address(), strconv.Itoa(port))+path)
 }
 
 // runOn runs a Pod on the node and reads its log through the API server, which reads it from the node.

@@ -37,7 +37,7 @@ func TestKubelet(t *testing.T) {
 	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
 	k.write("conf.d/10-limits.conf", kubeletHeader+"maxPods: 18\nnodeStatusMaxImages: 1\n")
 	args := []string{"--bootstrap-kubeconfig", bootstrap, "--kubeconfig", kubeconfig, "--hostname-override", k.node.name,
-		"--node-ip", "127.0.0.1", "--config-dir", k.path("conf.d"), "--node-labels", "disk=fast", "--register-with-taints", "only=test:NoSchedule"}
+		"--node-ip", k.node.address(), "--config-dir", k.path("conf.d"), "--node-labels", "disk=fast", "--register-with-taints", "only=test:NoSchedule"}
 
 	stop := k.start(args...)
 	k.node.nodeReady(client)
@@ -55,7 +55,7 @@ func TestKubelet(t *testing.T) {
 	var shown struct {
 		Config kubeletconfig.KubeletConfiguration `json:"kubeletconfig"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(readNode(t, c, k.port, "/configz")), &shown))
+	require.NoError(t, json.Unmarshal([]byte(readNode(t, c, k.node, k.port, "/configz")), &shown))
 	require.EqualValues(t, 18, shown.Config.MaxPods)
 	stop()
 	k.refusesBesidePods(args...)
@@ -96,15 +96,15 @@ func TestKubeletStandalone(t *testing.T) {
 	k.write("manifests/web.json", podManifest("web", shell("sleep 1000000", ""), `"hostNetwork": true`))
 	stop := k.start("--hostname-override", "alone")
 	defer stop()
-	waitStaticPod(t, readOnly)
+	k.waitStaticPod(readOnly)
 	require.NoError(t, os.Remove(k.path("manifests/web.json")))
 }
 
-// waitStaticPod waits until the only Pod of a kubelet with this read-only port runs.
-func waitStaticPod(t *testing.T, readOnly int) {
-	t.Helper()
-	require.NoError(t, retryUntil(t.Context(), func() error {
-		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/pods", readOnly))
+// waitStaticPod waits until the only Pod of the kubelet, which has this read-only port, runs.
+func (k *testKubelet) waitStaticPod(readOnly int) {
+	k.t.Helper()
+	require.NoError(k.t, retryUntil(k.t.Context(), func() error {
+		response, err := http.Get(fmt.Sprintf("http://%s:%d/pods", k.node.address(), readOnly))
 		if err != nil {
 			return err
 		}
@@ -135,8 +135,8 @@ func TestStaticPodsDoNotWaitForTheCertificate(t *testing.T) {
 	k.write("manifests/web.json", podManifest("web", shell("sleep 1000000", ""), `"hostNetwork": true`))
 	bootstrap, kubeconfig := k.path("bootstrap.kubeconfig"), k.path("node.kubeconfig")
 	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
-	defer k.start("--bootstrap-kubeconfig", bootstrap, "--kubeconfig", kubeconfig, "--hostname-override", k.node.name, "--node-ip", "127.0.0.1")()
-	waitStaticPod(t, readOnly)
+	defer k.start("--bootstrap-kubeconfig", bootstrap, "--kubeconfig", kubeconfig, "--hostname-override", k.node.name, "--node-ip", k.node.address())()
+	k.waitStaticPod(readOnly)
 	require.NoFileExists(t, kubeconfig)
 	_, err := client.CoreV1().Nodes().Get(t.Context(), k.node.name, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), err)
@@ -206,13 +206,14 @@ type testKubelet struct {
 func newTestKubelet(t *testing.T, more string) *testKubelet {
 	t.Helper()
 	k := &testKubelet{t: t, node: newTestNode(t, t.TempDir()), port: freePort(t)}
+	k.node.makeBridge()
 	k.program = filepath.Join(k.node.dir, "kubelet-link", "kubelet")
 	require.NoError(t, os.Mkdir(filepath.Dir(k.program), 0o755))
 	require.NoError(t, os.Symlink(berthBinary(t), k.program))
-	k.write("config.yaml", kubeletHeader+fmt.Sprintf("failCgroupV1: false\nfailSwapOn: false\naddress: 127.0.0.1\nport: %d\nhealthzPort: 0\n"+
+	k.write("config.yaml", kubeletHeader+fmt.Sprintf("failCgroupV1: false\nfailSwapOn: false\naddress: %s\nport: %d\nhealthzPort: 0\n"+
 		"containerRuntimeEndpoint: unix://%s\ncgroupRoot: /%s\npodLogsDir: %s\nenforceNodeAllocatable: [none]\nmakeIPTablesUtilChains: false\n"+
 		"evictionHard: {memory.available: 0%%}\n", // the machine's disk is also everybody else's
-		k.port, k.node.runtime.Socket(), k.node.cgroup(), k.node.logs())+more)
+		k.node.address(), k.port, k.node.runtime.Socket(), k.node.cgroup(), k.node.logs())+more)
 	return k
 }
 

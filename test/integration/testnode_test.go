@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,6 +111,24 @@ func (a *testNode) importImages(ctx context.Context) {
 // noEviction are the flags of a node on which no Pod is evicted or rejected however little the machine has left: its disk is
 // also everybody else's.
 const noEviction = "--eviction-hard=memory.available<0%,nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%,imagefs.inodesFree<0%"
+
+// makeBridge makes the bridge of the node's Pods, so that a kubelet of its own process can have its address: that is the Node's alone, so
+// that the cluster signs a serving certificate for it.
+func (a *testNode) makeBridge() {
+	a.t.Helper()
+	bridge := a.runtime.Bridge
+	for _, args := range [][]string{
+		{"link", "add", bridge, "type", "bridge"},
+		{"address", "add", netip.PrefixFrom(a.runtime.Gateway, a.runtime.PodCIDR.Bits()).String(), "dev", bridge},
+		{"link", "set", bridge, "up"},
+	} {
+		out, err := exec.CommandContext(a.t.Context(), "ip", args...).CombinedOutput()
+		require.NoError(a.t, err, string(out))
+	}
+}
+
+// address is that of the bridge.
+func (a *testNode) address() string { return a.runtime.Gateway.String() }
 
 func (a *testNode) root() string { return filepath.Join(a.dir, "kubelet") }
 func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }

@@ -39,13 +39,8 @@ func ReadFile(path string) (*settings.Configuration, []string, error) {
 	}
 	if c.EvictionHard == nil {
 		c.EvictionHard = settings.DefaultEvictionHard()
-	} else if c.MergeDefaultEvictionSettings != nil && *c.MergeDefaultEvictionSettings {
-		for signal, threshold := range settings.DefaultEvictionHard() {
-			if _, ok := c.EvictionHard[signal]; !ok {
-				c.EvictionHard[signal] = threshold
-			}
-		}
 	}
+	mergeEvictionDefaults(c)
 	settings.SetDefaults(c)
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -57,6 +52,18 @@ func ReadFile(path string) (*settings.Configuration, []string, error) {
 		}
 	}
 	return c, slices.Sorted(maps.Keys(fields)), nil
+}
+
+// mergeEvictionDefaults adds the default thresholds of the signals that have none, if mergeDefaultEvictionSettings asks for it.
+func mergeEvictionDefaults(c *settings.Configuration) {
+	if c.EvictionHard == nil || c.MergeDefaultEvictionSettings == nil || !*c.MergeDefaultEvictionSettings {
+		return
+	}
+	for signal, threshold := range settings.DefaultEvictionHard() {
+		if _, ok := c.EvictionHard[signal]; !ok {
+			c.EvictionHard[signal] = threshold
+		}
+	}
 }
 
 // mergeDir merges the drop-in files below dir into the configuration, in the order of their names.
@@ -88,6 +95,7 @@ func mergeDir(c *settings.Configuration, dir string) (*settings.Configuration, e
 	if err := json.Unmarshal(merged, out); err != nil {
 		return nil, fmt.Errorf("merge drop-in files of %q: %w", dir, err)
 	}
+	mergeEvictionDefaults(out) // if a drop-in file asks for it, which upstream's kubelet ignores
 	settings.SetDefaults(out)
 	return out, nil
 }

@@ -119,7 +119,8 @@ func TestLaterSourcesComeFirst(t *testing.T) {
 func TestEvictionDefaultsAreMerged(t *testing.T) {
 	dir := files(t, map[string]string{
 		"none": header, "own": header + "evictionHard: {memory.available: 5Mi}\n",
-		"merged": header + "evictionHard: {memory.available: 5Mi}\nmergeDefaultEvictionSettings: true\n",
+		"merged":               header + "evictionHard: {memory.available: 5Mi}\nmergeDefaultEvictionSettings: true\n",
+		"conf.d/10-merge.conf": header + "mergeDefaultEvictionSettings: true\n",
 	})
 	hard := func(args ...string) map[string]string {
 		o, err := parse(args...)
@@ -132,6 +133,7 @@ func TestEvictionDefaultsAreMerged(t *testing.T) {
 	merged := settings.DefaultEvictionHard()
 	merged["memory.available"] = "5Mi"
 	require.Equal(t, merged, hard("--config", dir+"/merged"))
+	require.Equal(t, merged, hard("--config", dir+"/own", "--config-dir", dir+"/conf.d"))
 }
 
 // TestBadFilesAreErrors gives files that cannot be meant: the error is one line that names the file and what is wrong.

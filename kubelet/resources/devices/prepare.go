@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -223,11 +224,13 @@ func (m *Manager) prefer(ctx context.Context, p *plugin, g *grant, n int) error 
 	if of == nil {
 		return nil
 	}
-	still, _ := m.offer(p.resource, g, n)
+	offered, _ := m.offer(p.resource, g, n)
+	left := sets.New(offered...).Delete(must...)
 	chosen := must
 	for _, id := range slices.Concat(resp.ContainerResponses[0].DeviceIDs, g.devices.ids()) {
-		if len(chosen) < n && slices.Contains(still, id) && !slices.Contains(chosen, id) {
+		if len(chosen) < n && left.Has(id) {
 			chosen = append(chosen, id)
+			left.Delete(id)
 		}
 	}
 	if len(chosen) == n {

@@ -71,6 +71,8 @@ type Deps struct {
 	Used func()
 	// NodeReported is called after each request by which a kubelet reports the status of its Node.
 	NodeReported func()
+	// Unreadable is called each time that a stored object cannot be decoded or decrypted, by any goroutine. It must return at once.
+	Unreadable func()
 }
 
 // Server is the API server. Use it once: kube-apiserver keeps process-wide state.
@@ -160,7 +162,7 @@ func (s *Server) shareConnection(config *app.Config) (*storage.Connection, error
 	if err != nil {
 		return nil, fmt.Errorf("configure the cache of watches: %w", err)
 	}
-	connection, err := storage.Open(etcd.Endpoint(s.config.EtcdSocket()))
+	connection, err := storage.Open(etcd.Endpoint(s.config.EtcdSocket()), s.deps.Unreadable)
 	if err != nil {
 		return nil, err
 	}

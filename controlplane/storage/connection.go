@@ -14,18 +14,22 @@ import (
 )
 
 // Connection is the connection to etcd that resources share. It is safe for concurrent use.
-type Connection struct{ client *clientv3.Client }
+type Connection struct {
+	client     *clientv3.Client
+	unreadable func()
+}
 
 // Open returns a connection to the etcd at an endpoint, which it connects to when it is first used. There are no keepalives: the end of
-// the server closes its socket. Close ends it, after the storages that use it.
-func Open(endpoint string) (*Connection, error) {
+// the server closes its socket. Close ends it, after the storages that use it. unreadable is called each time that an object of the storages cannot
+// be decoded or decrypted, by any goroutine; it must return at once.
+func Open(endpoint string, unreadable func()) (*Connection, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, fmt.Errorf("create a client of etcd at %s: %w", endpoint, err)
 	}
 	// The storages ask for what etcd can do, but their own clients have no endpoint.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
-	return &Connection{client: client}, nil
+	return &Connection{client: client, unreadable: unreadable}, nil
 }
 
 // Close closes the connection. Requests under way fail.

@@ -57,9 +57,10 @@ func (c *Connection) newStorage(config *storagebackend.ConfigForResource, resour
 		transformer = identity.NewEncryptCheckTransformer()
 	}
 	versioner := storage.APIObjectVersioner{}
+	decoder := reportingDecoder{etcd3.NewDefaultDecoder(config.Codec, versioner), c.unreadable}
 	client := c.newClient()
-	store, err := etcd3.New(client, compactor, config.Codec, newFunc, newListFunc, config.Prefix, resourcePrefix, config.GroupResource, transformer,
-		config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
+	store, err := etcd3.New(client, compactor, config.Codec, newFunc, newListFunc, config.Prefix, resourcePrefix, config.GroupResource,
+		reportingTransformer{transformer, c.unreadable}, config.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		_ = client.Close()
 		return nil, nil, err

@@ -95,17 +95,21 @@ func open(t *testing.T, getter generic.RESTOptionsGetter, resource string) (apis
 	return store, destroy
 }
 
-func key(resource, name string) string { return "/" + resource + "/" + name }
-
-func TestResourcesShareAConnection(t *testing.T) {
-	socket, accepted := startEtcd(t)
+func newConfig(t *testing.T) *storagebackend.Config {
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
 	codecs := serializer.NewCodecFactory(scheme)
 	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	config := storagebackend.NewDefaultConfig("registry",
+	return storagebackend.NewDefaultConfig("registry",
 		codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), corev1.SchemeGroupVersion, corev1.SchemeGroupVersion))
-	connection, err := storage.Open(etcd.Endpoint(socket))
+}
+
+func key(resource, name string) string { return "/" + resource + "/" + name }
+
+func TestResourcesShareAConnection(t *testing.T) {
+	socket, accepted := startEtcd(t)
+	config := newConfig(t)
+	connection, err := storage.Open(etcd.Endpoint(socket), func() { t.Error("an object cannot be read") })
 	require.NoError(t, err)
 	getter := connection.Share(options{config}, func(resource schema.GroupResource) bool { return resource.Resource == "cached" })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

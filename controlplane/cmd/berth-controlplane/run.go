@@ -179,6 +179,8 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}, cra
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 		Checker: c.DatabaseChecker, Crashed: hasCrashed(c), // damaged pages cause crashes
 	})
+	check := newStoreCheck(clock.RealClock{}, store.CheckValues, crash)
+	deps.Unreadable = check.suspect
 	server := apiserver.New(deps, c)
 	ensureRBAC := func(ctx context.Context, _ func()) error {
 		listed, err := listedrbac.New(ctx, deps.Admin)
@@ -210,7 +212,7 @@ func phases(c *config.Config, deps apiserver.Deps, reported <-chan struct{}, cra
 	}
 	return [][]supervisor.Component{
 		{{Name: statuspipe.Etcd, Run: func(ctx context.Context, ready func()) error { return runStore(ctx, c, store, ready) }}},
-		{{Name: statuspipe.APIServer, Run: checkedIfSlow(clock.RealClock{}, store.CheckValues, crash, server.Run)}},
+		{{Name: statuspipe.APIServer, Run: check.beside(server.Run)}},
 		last,
 	}
 }

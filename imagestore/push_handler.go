@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -37,7 +38,7 @@ func (s *Store) NewPushHandler(options PushOptions) *PushHandler {
 	backend := &pushed{store: s, options: options, writing: make(map[string]bool)}
 	return &PushHandler{
 		User: "berth", Password: rand.Text(), pushed: backend,
-		registry: ociserver.New(backend, &ociserver.Options{DisableReferrersAPI: true}),
+		registry: ociserver.New(backend, &ociserver.Options{DisableReferrersAPI: true, WriteError: writeError}),
 	}
 }
 
@@ -54,6 +55,17 @@ func (h *PushHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxManifest)
 	}
 	h.registry.ServeHTTP(w, h.prepare(r))
+}
+
+// writeError writes an error to the client. The library's own about a manifest are the client's, which the library does not say.
+func writeError(w http.ResponseWriter, _ *http.Request, err error) {
+	for _, about := range []string{"invalid manifest JSON: ", "cannot read content: "} {
+		if strings.HasPrefix(err.Error(), about) {
+			err = fmt.Errorf("%w: %w", ociregistry.ErrManifestInvalid, err)
+			break
+		}
+	}
+	_ = ociregistry.WriteError(w, err) // the client has gone
 }
 
 // prepare returns a request with what the library does not pass on, the registry's name and whether it has the first bytes of an upload,

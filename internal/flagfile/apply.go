@@ -171,8 +171,11 @@ func scalar(node *yaml.Node) (string, error) {
 	if node.Kind != yaml.ScalarNode {
 		return "", errors.New("want a single value")
 	}
-	if node.Tag == "!!null" {
+	switch tag := node.ShortTag(); {
+	case tag == "!!null":
 		return "", errors.New(`it has no value: write one, "" for an empty one, or remove the key`)
+	case tag == "!!binary", !strings.HasPrefix(tag, "!!"):
+		return "", fmt.Errorf("it has the tag %s: write the value as text", tag)
 	}
 	return node.Value, nil
 }

@@ -89,6 +89,8 @@ func TestErrorsNameTheLine(t *testing.T) {
 		"list: {a: 1}":             "f:1: list: it is a list",
 		"list: [[a]]":              "f:1: list: want a single value",
 		"text:":                    "f:1: text: it has no value",
+		"text: !!binary gA==":      "f:1: text: it has the tag !!binary: write the value as text",
+		"pairs: {!env a: 1}":       "f:1: pairs: it has the tag !env",
 		"yes: true\nno: 1\nyes: 1": "f:3: yes stands in line 1, too",
 		"pairs: {a: 1, a: 2}":      "f:1: pairs: it has a twice",
 		"limits: {a: '1,b<2'}":     "a value has no comma",

@@ -100,7 +100,7 @@ func evictionFields() []Field {
 		{Path: "evictionMinimumReclaim", Flag: "eviction-minimum-reclaim", Support: Honoured,
 			Does: "how much more than its threshold of a resource, SIGNAL=AMOUNT, has to be available before evictions end"},
 		{Path: "mergeDefaultEvictionSettings", Support: Honoured,
-			Does: "adds the default thresholds to those of evictionHard in the configuration file"},
+			Does: "adds the default thresholds to those of evictionHard in the configuration file and its drop-in files"},
 		{Path: "kernelMemcgNotification", Flag: "kernel-memcg-notification", Support: Moot,
 			Does: "has the kernel report the use of memory for eviction; this kubelet always has it do so"},
 	}

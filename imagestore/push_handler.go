@@ -51,6 +51,10 @@ func (h *PushHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = ociregistry.WriteError(w, ociregistry.ErrUnauthorized)
 		return
 	}
+	if strings.HasSuffix(r.URL.Path, "/manifests/") { // the library panics
+		writeError(w, r, ociregistry.ErrManifestUnknown)
+		return
+	}
 	if strings.Contains(r.URL.Path, "/manifests/") {
 		r.Body = http.MaxBytesReader(w, r.Body, maxManifest)
 	}

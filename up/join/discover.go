@@ -65,8 +65,11 @@ func ParseServer(text, defaultPort string) (*url.URL, error) {
 	if err != nil || server.Scheme != "https" || server.Hostname() == "" || strings.Trim(server.Path, "/") != "" || !onlyHost(server) {
 		return nil, fmt.Errorf("%q: want the address of the API server, such as https://192.0.2.10:%s", text, defaultPort)
 	}
-	port := cmp.Or(server.Port(), defaultPort)
-	return &url.URL{Scheme: server.Scheme, Host: net.JoinHostPort(server.Hostname(), port)}, nil
+	server = &url.URL{Scheme: server.Scheme, Host: net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), defaultPort))}
+	if _, err := url.Parse(server.String()); err != nil { // as whoever reads a kubeconfig does: the zone of an IPv6 address may be anything
+		return nil, fmt.Errorf("%q: the address cannot be written: %w", text, err)
+	}
+	return server, nil
 }
 
 // onlyHost reports whether the URL has nothing but a host and a port: a password would be written into files and messages.

@@ -62,6 +62,7 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 				synctest.Wait()
 				require.Zero(t, *checks)
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				require.Equal(t, 1, *checks)
 				if found == damaged {
 					require.Equal(t, damaged, *damage)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,17 +17,17 @@ import (
 
 // runChecked runs what is ready when the returned function is called, until the test ends or the store is damaged, with a check that has the
 // results, and then none. It counts the checks.
-func runChecked(t *testing.T, results ...error) (s *storeCheck, isReady func(), checks *int, damage *error) {
+func runChecked(t *testing.T, results ...error) (s *storeCheck, isReady func(), checks *atomic.Int32, damage *atomic.Value) {
 	ctx, cancel := context.WithCancel(t.Context())
-	checks, damage = new(int), new(error)
+	checks, damage = new(atomic.Int32), new(atomic.Value)
 	s = newStoreCheck(clock.RealClock{}, func(context.Context) error { // of the bubble
-		*checks++
-		if *checks > len(results) {
+		number := int(checks.Add(1))
+		if number > len(results) {
 			return nil
 		}
-		return results[*checks-1]
+		return results[number-1]
 	}, func(err error) {
-		*damage = err
+		damage.Store(err)
 		cancel()
 	})
 	start, ready, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
@@ -60,15 +61,15 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 				_, isReady, checks, damage := runChecked(t, found)
 				time.Sleep(slowStart - 1)
 				synctest.Wait()
-				require.Zero(t, *checks)
+				require.Zero(t, checks.Load())
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				require.Equal(t, 1, *checks)
+				require.EqualValues(t, 1, checks.Load())
 				if found == damaged {
-					require.Equal(t, damaged, *damage)
+					require.Equal(t, damaged, damage.Load())
 					return
 				}
-				require.NoError(t, *damage)
+				require.Nil(t, damage.Load())
 				isReady()
 			})
 		})
@@ -78,7 +79,7 @@ func TestTheStoreIsCheckedIfTheStartIsSlow(t *testing.T) {
 		isReady()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.Zero(t, *checks, "it was in time")
+		require.Zero(t, checks.Load(), "it was in time")
 	})
 }
 
@@ -91,20 +92,20 @@ func TestTheStoreIsCheckedIfAnObjectCannotBeRead(t *testing.T) {
 			s.suspect()
 		}
 		synctest.Wait()
-		require.Equal(t, 1, *checks)
+		require.EqualValues(t, 1, checks.Load())
 		isReady()
 		for _, want := range []int{2, 3} {
 			s.suspect()
 			synctest.Wait()
-			require.Equal(t, want-1, *checks)
+			require.EqualValues(t, want-1, checks.Load())
 			time.Sleep(checkInterval)
 			synctest.Wait()
-			require.Equal(t, want-1, *checks)
+			require.EqualValues(t, want-1, checks.Load())
 			s.suspect()
 			synctest.Wait()
-			require.Equal(t, want, *checks)
+			require.EqualValues(t, want, checks.Load())
 		}
-		require.Equal(t, damaged, *damage)
+		require.Equal(t, damaged, damage.Load())
 	})
 }
 
